@@ -1,0 +1,316 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config holds the whole configuration of a gateway as one value.
+//
+// [Config] is the only intermediate representation: the YAML file is one form
+// of it, and every other source compiles to it. What grows by itself (members,
+// usage) is data with a home of its own and never part of it.
+//
+// Start reading at [Config]; [Load] is the file front end: strict decoding,
+// defaults, validation, errors of the form file:line:col: path: what; hint.
+//
+// A Config is immutable once Load has returned it: readers share it freely.
+package config
+
+import "time"
+
+// Config is everything the operator decides. The zero value is not valid; use
+// [Load] or [Parse].
+type Config struct {
+	Listeners []Listener `yaml:"listeners"`
+	Admin     Admin      `yaml:"admin"`
+	Ops       Ops        `yaml:"ops"`
+	Pools     []Pool     `yaml:"pools"`
+	Pickers   []Picker   `yaml:"pickers"` // named picker profiles, beside the built-in ones
+	Models    []Model    `yaml:"models"`
+	Routes    []Route    `yaml:"routes"` // none: every listener serves every model at the root path
+	Timeouts  Timeouts   `yaml:"timeouts"`
+	Retries   Retries    `yaml:"retries"`
+	Limits    Limits     `yaml:"limits"`
+	Records   Records    `yaml:"records"`
+	Log       Log        `yaml:"log"`
+}
+
+// Listener is one address on which clients are served.
+type Listener struct {
+	Name    string `yaml:"name"`
+	Address string `yaml:"address"` // host:port; empty host is every interface
+	// Anonymous must be said where no keys are configured: it lets anybody in.
+	Anonymous bool       `yaml:"anonymous"`
+	TLS       *ServerTLS `yaml:"tls"`   // nil: plaintext
+	HTTP2     *bool      `yaml:"http2"` // nil: true. Over TLS by ALPN; over plaintext by prior knowledge (h2c)
+	// DebugHeaders shows the endpoint and the pick in response headers.
+	DebugHeaders bool `yaml:"debugHeaders"`
+	// UpgradePaths are cleaned request paths on which an Upgrade is passed on.
+	UpgradePaths []string `yaml:"upgradePaths"`
+}
+
+// ServerTLS names PEM files; they are read again when they change.
+type ServerTLS struct {
+	Cert     string `yaml:"cert"`
+	Key      string `yaml:"key"`
+	ClientCA string `yaml:"clientCA"` // set: a client certificate is required
+}
+
+// Admin is the full administration interface: loopback only in this version.
+type Admin struct {
+	Address string `yaml:"address"` // default 127.0.0.1:9901; "off" for none
+	// AllowRemote must be said for an address that is not loopback.
+	AllowRemote bool `yaml:"allowRemote"`
+}
+
+// Ops serves health and metrics only, for probes and Prometheus. Empty: none.
+type Ops struct {
+	Address string `yaml:"address"`
+}
+
+// Protocol is how members are spoken to.
+type Protocol string
+
+// The protocols of a pool.
+const (
+	HTTP  Protocol = "http"  // HTTP/1.1, plaintext
+	H2C   Protocol = "h2c"   // HTTP/2 with prior knowledge, plaintext
+	HTTPS Protocol = "https" // HTTP/2 or HTTP/1.1 by ALPN
+)
+
+// Pool is a set of model servers that serve the same models.
+type Pool struct {
+	Name     string     `yaml:"name"`
+	Members  Members    `yaml:"members"`
+	Protocol Protocol   `yaml:"protocol"` // default http
+	TLS      *ClientTLS `yaml:"tls"`      // only with protocol https
+	Engine   Engine     `yaml:"engine"`   // default auto
+	Metrics  Metrics    `yaml:"metrics"`
+	Picker   PickerRef  `yaml:"picker"`
+	// Paths are request paths served besides the OpenAI ones; nil is
+	// [DefaultPaths]. Engine administration is refused here.
+	Paths    []string `yaml:"paths"`
+	Ejection Ejection `yaml:"ejection"`
+	Probe    *Probe   `yaml:"probe"` // nil: no active probe
+}
+
+// Engine names the table of metric names that a pool's members use.
+type Engine string
+
+// The engines whose metrics are known; Auto tries each table on the page.
+const (
+	Auto   Engine = "auto"
+	VLLM   Engine = "vllm"
+	SGLang Engine = "sglang"
+	TRTLLM Engine = "trtllm"
+)
+
+// Members says where a pool's members come from; exactly one of Static, DNS
+// and File is set.
+type Members struct {
+	Static  []Member `yaml:"static"`  // an entry may also be a plain "host:port"
+	DNS     string   `yaml:"dns"`     // host:port, resolved to every A and AAAA record
+	File    string   `yaml:"file"`    // YAML list like static; watched
+	Refresh Duration `yaml:"refresh"` // of DNS; default 5s
+}
+
+// Member is one model server as configured.
+type Member struct {
+	Address string            `yaml:"address"` // host:port
+	Labels  map[string]string `yaml:"labels"`
+}
+
+// ClientTLS is how members prove themselves to the gateway.
+type ClientTLS struct {
+	CA                 string `yaml:"ca"` // PEM file; empty: the system's
+	Cert               string `yaml:"cert"`
+	Key                string `yaml:"key"`
+	ServerName         string `yaml:"serverName"`
+	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
+}
+
+// Metrics says how members are scraped.
+type Metrics struct {
+	Path     string   `yaml:"path"`     // default /metrics (trtllm: /prometheus/metrics)
+	Interval Duration `yaml:"interval"` // default 100ms, jittered; the floor of the adaptive interval
+	Timeout  Duration `yaml:"timeout"`  // default 1s
+	Stale    Duration `yaml:"stale"`    // a page older than this counts as stale; default 2s
+	// MaxCPU is the share of one core that scraping a pool may use; the
+	// interval stretches to stay below it. Default 0.15.
+	MaxCPU float64 `yaml:"maxCPU"`
+	Off    bool    `yaml:"off"`
+}
+
+// Ejection takes a member out after consecutive failures (refused
+// connections, resets, 5xx; never 4xx) and lets it back slowly.
+type Ejection struct {
+	Failures   int      `yaml:"failures"`   // consecutive; default 3; a refused connection ejects at once
+	Base       Duration `yaml:"base"`       // first time out; doubles; default 2s
+	Max        Duration `yaml:"max"`        // longest time out; default 60s
+	SlowReturn Duration `yaml:"slowReturn"` // ramp from a small share to the full one; default 10s
+	MaxPercent int      `yaml:"maxPercent"` // of the pool out at once for failures short of a refused connection; default 50
+}
+
+// Probe asks each member's health path.
+type Probe struct {
+	Path     string   `yaml:"path"`     // default /health
+	Interval Duration `yaml:"interval"` // default 2s
+	Timeout  Duration `yaml:"timeout"`  // default 1s
+	Failures int      `yaml:"failures"` // consecutive until out; default 2
+}
+
+// PickerRef chooses a pool's picker: a built-in profile or one of
+// [Config.Pickers] by name. Default "default".
+type PickerRef struct {
+	Profile string `yaml:"profile"`
+}
+
+// Picker is a named picker profile in the shape of EndpointPickerConfig
+// (llm-d), given inline or in a file of its own.
+type Picker struct {
+	Name   string                `yaml:"name"`
+	File   string                `yaml:"file"`
+	Config *EndpointPickerConfig `yaml:"config"`
+}
+
+// Model is a name that clients may ask for.
+type Model struct {
+	Name string `yaml:"name"`
+	// Alias resolves this name to another model of the list; then nothing
+	// else is set.
+	Alias   string   `yaml:"alias"`
+	Targets []Target `yaml:"targets"`
+	// ReportModel says which name answers carry: "asked" (default) or "served".
+	ReportModel string   `yaml:"reportModel"`
+	Timeouts    Timeouts `yaml:"timeouts"` // unset fields: Config.Timeouts
+	Retries     Retries  `yaml:"retries"`  // unset fields: Config.Retries
+}
+
+// Target is one place that serves a model.
+type Target struct {
+	Pool   string `yaml:"pool"`
+	Model  string `yaml:"model"`  // upstream model name; empty: the name of the Model
+	Weight *int   `yaml:"weight"` // share among the targets; nil: 1; 0: none
+}
+
+// Route limits what is served where. The most specific route wins: exact host
+// before wildcard before none, then the longest path prefix.
+type Route struct {
+	Name      string   `yaml:"name"`
+	Listeners []string `yaml:"listeners"` // nil: every listener
+	Hosts     []string `yaml:"hosts"`     // exact or "*.suffix"; nil: every host
+	// PathPrefix is cut off before the API path is read; default "/".
+	PathPrefix string   `yaml:"pathPrefix"`
+	Models     []string `yaml:"models"` // exact or with a trailing *; nil: every model
+}
+
+// Timeouts are per phase; zero means "not set here" in a Model.
+type Timeouts struct {
+	Connect    Duration `yaml:"connect"`    // default 2s
+	FirstToken Duration `yaml:"firstToken"` // from the end of the upload to the first byte of the answer's body; default 5m
+	Idle       Duration `yaml:"idle"`       // between two chunks of a stream; default 60s
+	Total      Duration `yaml:"total"`      // default 30m
+}
+
+// Retries bound the attempts at one request.
+type Retries struct {
+	Attempts int     `yaml:"attempts"` // in all, the first included; default 3
+	Budget   float64 `yaml:"budget"`   // retries per request over the last 10s, at least 10 in that time; default 0.2
+}
+
+// Limits bound what one client can make the gateway hold.
+type Limits struct {
+	Body           Size     `yaml:"body"`           // default 32MiB, after decompression
+	BodiesInFlight Size     `yaml:"bodiesInFlight"` // of all requests together; default 2GiB; over it: 503
+	Headers        Size     `yaml:"headers"`        // default 64KiB
+	JSONDepth      int      `yaml:"jsonDepth"`      // default 128
+	HeaderTimeout  Duration `yaml:"headerTimeout"`  // default 10s
+	UploadIdle     Duration `yaml:"uploadIdle"`     // between two reads of a request body; default 30s
+	WriteIdle      Duration `yaml:"writeIdle"`      // a client that takes no byte for so long is cut; default 60s
+	KeepAlive      Duration `yaml:"keepAlive"`      // idle connections; default 150s
+	Streams        int      `yaml:"streams"`        // concurrent requests per HTTP/2 connection; default 1000
+	Drain          Duration `yaml:"drain"`          // at shutdown; default 10m
+}
+
+// Records is where the one record per request goes.
+type Records struct {
+	Path   string `yaml:"path"`   // "stdout", "off" or a file; default off
+	Buffer int    `yaml:"buffer"` // records in memory; beyond it they are dropped and counted; default 8192
+}
+
+// Log is the process log, on standard error.
+type Log struct {
+	Level  string `yaml:"level"`  // debug, info (default), warn, error
+	Format string `yaml:"format"` // text (default) or json
+}
+
+// Duration is a time span written with its unit: 500ms, 2s, 10m.
+type Duration time.Duration
+
+// D is the span as the standard library's type.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// String writes the span with its unit.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Size is a number of bytes, written 32MiB, 64KiB, 10MB or as a plain number.
+type Size int64
+
+// Secret is a value that is never printed. The file front end fills it from
+// ${ENV} or file:; its String and its YAML form are a placeholder.
+type Secret string
+
+// EndpointPickerConfig is llm-d's picker configuration (apiVersion
+// llm-d.ai/v1alpha1, the older inference.networking.x-k8s.io/v1alpha1 is
+// accepted). Parameters stay a tree here: package epp decodes them strictly,
+// plugin by plugin.
+type EndpointPickerConfig struct {
+	APIVersion         string              `yaml:"apiVersion"`
+	Kind               string              `yaml:"kind"`
+	FeatureGates       []string            `yaml:"featureGates"`
+	Plugins            []Plugin            `yaml:"plugins"`
+	SchedulingProfiles []SchedulingProfile `yaml:"schedulingProfiles"`
+	// The sections below are recognised so that their refusal names them.
+	DataLayer          map[string]any `yaml:"dataLayer"`
+	FlowControl        map[string]any `yaml:"flowControl"`
+	RequestHandler     map[string]any `yaml:"requestHandler"`
+	SaturationDetector map[string]any `yaml:"saturationDetector"`
+	Parser             map[string]any `yaml:"parser"`
+}
+
+// Plugin is one declared plug-in.
+type Plugin struct {
+	Name       string         `yaml:"name"` // empty: its type
+	Type       string         `yaml:"type"`
+	Parameters map[string]any `yaml:"parameters"`
+}
+
+// SchedulingProfile orders plug-ins by reference.
+type SchedulingProfile struct {
+	Name    string      `yaml:"name"`
+	Plugins []PluginRef `yaml:"plugins"`
+}
+
+// PluginRef refers to a [Plugin] by name.
+type PluginRef struct {
+	PluginRef string   `yaml:"pluginRef"`
+	Weight    *float64 `yaml:"weight"` // of a scorer; nil: 1
+}
+
+// Problem is an error at a place in the configuration. Packages that check
+// their own part (epp its plug-ins) return it with a Path relative to that
+// part; the file front end completes path and position.
+type Problem struct {
+	File      string
+	Line, Col int    // 1-based; 0: unknown
+	Path      string // pools[0].members.static[1]
+	What      string // lower case, no full stop
+	Hint      string // what to try; may be empty
+}
+
+// DefaultPaths are served by a pool besides the OpenAI paths with a parser of
+// their own.
+func DefaultPaths() []string {
+	return []string{
+		"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech",
+		"/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score",
+		"/tokenize", "/detokenize", "/classify",
+	}
+}
