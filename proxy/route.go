@@ -113,14 +113,12 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 		t.models[mc.Name] = m
 	}
 	for i := range cfg.Models {
-		mc, hops := &cfg.Models[i], 0
-		for next := mc; next.Alias != ""; hops++ {
-			j := slices.IndexFunc(cfg.Models, func(m config.Model) bool { return m.Name == next.Alias })
-			if j < 0 || hops > len(cfg.Models) {
-				return nil, fmt.Errorf("model %s: alias leads nowhere", mc.Name)
+		if mc := &cfg.Models[i]; mc.Alias != "" {
+			end := cfg.Resolve(mc.Name)
+			if end == nil {
+				return nil, fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
 			}
-			next = &cfg.Models[j]
-			t.models[mc.Name] = t.models[next.Name]
+			t.models[mc.Name] = t.models[end.Name]
 		}
 	}
 	t.buildRoutes(cfg)

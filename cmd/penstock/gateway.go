@@ -83,7 +83,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 			Help: "When the configuration in force was applied."}),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_build_info",
-		Help: "Always 1; the labels say what runs.", ConstLabels: prometheus.Labels{"version": version, "goversion": goVersion()}})
+		Help: "Always 1; the labels say what runs.", ConstLabels: prometheus.Labels{"version": thisBuild().Version, "goversion": thisBuild().Go}})
 	build.Set(1)
 	reg.MustRegister(g.reloads, g.reloadOK, g.reloadTime, build)
 	g.proxy = proxy.New(proxy.Options{

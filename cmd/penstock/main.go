@@ -31,20 +31,17 @@ func run(args []string) int {
 	if errors.As(err, &coded) {
 		return coded.code
 	}
-	return 1
+	return exitFailed
 }
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "penstock",
-		Short:         "An inference gateway that picks the right model server",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "penstock",
+		Short: "An inference gateway that picks the right model server",
 	}
 	root.AddCommand(
 		newRunCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
-		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(),
+		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
 	)
-	return root
+	return quiet(root)
 }
-
