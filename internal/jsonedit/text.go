@@ -33,16 +33,11 @@ func special(w uint64) uint64 {
 // plain is the offset of the first byte at or after i that ends a plain run,
 // or the length of data.
 func plain(data []byte, i int) int {
-	for i+16 <= len(data) {
-		a := special(binary.LittleEndian.Uint64(data[i:]))
-		b := special(binary.LittleEndian.Uint64(data[i+8:]))
-		if a|b != 0 {
-			if a != 0 {
-				return i + bits.TrailingZeros64(a)>>3
-			}
-			return i + 8 + bits.TrailingZeros64(b)>>3
+	for i+8 <= len(data) {
+		if m := special(binary.LittleEndian.Uint64(data[i:])); m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
 		}
-		i += 16
+		i += 8
 	}
 	for i < len(data) {
 		if c := data[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
@@ -70,6 +65,11 @@ func (s *Scanner) text() Text {
 			s.pos = i + 1
 			return Text{Span{start, i}, i - start - saved}
 		case c == '\\':
+			if i+1 < len(data) && simple[data[i+1]] != 0 {
+				i += 2
+				saved++
+				continue
+			}
 			n, size := escape(data[i:])
 			if n == 0 {
 				fault := faultEscape
@@ -131,16 +131,10 @@ var simple = [256]byte{
 	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
 }
 
-// escape is the length of the escape at the start of data and of what it
-// stands for in UTF-8. n is 0 if it is invalid; size then tells an unpaired
+// escape is the length of the \uXXXX escape at the start of data and of what
+// it stands for in UTF-8. n is 0 if it is invalid; size then tells an unpaired
 // surrogate (1) from the rest (0).
 func escape(data []byte) (n, size int) {
-	if len(data) < 2 {
-		return 0, 0
-	}
-	if simple[data[1]] != 0 {
-		return 2, 1
-	}
 	r, n := unicodeEscape(data)
 	switch {
 	case n == 0:
