@@ -48,6 +48,23 @@ func plain(data []byte, i int) int {
 	return i
 }
 
+// EndOfRun is the offset of the first quote or backslash at or after i, or the
+// length of data: for readers of text that comes in parts.
+func EndOfRun(data []byte, i int) int {
+	for i+8 <= len(data) {
+		w := binary.LittleEndian.Uint64(data[i:])
+		quote, backslash := w^'"'*ones, w^'\\'*ones
+		if m := ((quote-ones)&^quote | (backslash-ones)&^backslash) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+		i += 8
+	}
+	for i < len(data) && data[i] != '"' && data[i] != '\\' {
+		i++
+	}
+	return i
+}
+
 // text reads the string literal whose opening quote is at the cursor.
 func (s *Scanner) text() Text {
 	data := s.data
