@@ -48,20 +48,27 @@ type family struct {
 
 // table is how an engine names its signals.
 type table struct {
-	engine   config.Engine
-	prefixes []string
+	engine config.Engine
+	// prefix stands before every name, followed by a colon, or an underscore
+	// from exporters that allow no colons.
+	prefix   string
 	families []family
 	// Label names of the cache configuration.
 	sizeLabel, countLabel string
 	// expected are the signals that every server of the engine shows.
 	expected Signals
-	// byFirst finds the families by the first byte after the prefix.
-	byFirst [256][]family
+
+	// For a quick look at a line: the first letter of prefix, its length with
+	// the separator, and the first letters of the families.
+	letter byte
+	length int
+	wanted [256]bool
 }
 
 func newTable(t table) *table {
+	t.letter, t.length = t.prefix[0], len(t.prefix)+1
 	for _, f := range t.families {
-		t.byFirst[f.name[0]] = append(t.byFirst[f.name[0]], f)
+		t.wanted[f.name[0]] = true
 	}
 	return &t
 }
@@ -73,7 +80,7 @@ func newTable(t table) *table {
 func vllmTable() *table {
 	return newTable(table{
 		engine:     config.VLLM,
-		prefixes:   []string{"vllm:", "vllm_"},
+		prefix:     "vllm",
 		sizeLabel:  "block_size",
 		countLabel: "num_gpu_blocks",
 		expected:   HasWaiting | HasRunning | HasKVUsage | HasCacheConfig | HasPrefix,
@@ -105,7 +112,7 @@ func vllmTable() *table {
 func sglangTable() *table {
 	return newTable(table{
 		engine:     config.SGLang,
-		prefixes:   []string{"sglang:", "sglang_"},
+		prefix:     "sglang",
 		sizeLabel:  "page_size",
 		countLabel: "num_pages",
 		expected:   HasWaiting | HasRunning | HasKVUsage | HasCacheConfig,
@@ -126,7 +133,7 @@ func sglangTable() *table {
 func trtllmTable() *table {
 	return newTable(table{
 		engine:   config.TRTLLM,
-		prefixes: []string{"trtllm_", "trtllm:"},
+		prefix:   "trtllm",
 		expected: HasWaiting | HasRunning | HasKVUsage,
 		families: []family{
 			{name: "num_requests_waiting", slot: slotWaiting},

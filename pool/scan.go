@@ -91,7 +91,11 @@ func (s *scanner) scan(page []byte) {
 		} else {
 			page = nil
 		}
-		if len(line) < len("vllm:")+2 || line[0] == '#' {
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		// Most lines are histogram buckets of the engine: out with them first.
+		if t := s.table; t != nil && line[0] == t.letter && (len(line) <= t.length || !t.wanted[line[t.length]]) {
 			continue
 		}
 		s.line(line)
@@ -122,20 +126,18 @@ func (s *scanner) line(line []byte) {
 }
 
 func (s *scanner) match(t *table, line []byte) bool {
-	for _, prefix := range t.prefixes {
-		// Of the two prefixes only the separator differs.
-		if len(line) <= len(prefix) || string(line[:len(prefix)]) != prefix {
-			continue
-		}
-		rest := line[len(prefix):]
-		families := t.byFirst[rest[0]]
-		for i := range families {
-			f := &families[i]
-			if len(rest) > len(f.name) && string(rest[:len(f.name)]) == f.name && s.sample(t, f, rest[len(f.name):]) {
-				return true
-			}
-		}
+	if len(line) <= t.length || string(line[:t.length-1]) != t.prefix || line[t.length-1] != ':' && line[t.length-1] != '_' {
 		return false
+	}
+	line = line[t.length:]
+	if !t.wanted[line[0]] {
+		return false
+	}
+	for i := range t.families {
+		f := &t.families[i]
+		if len(line) > len(f.name) && string(line[:len(f.name)]) == f.name && s.sample(t, f, line[len(f.name):]) {
+			return true
+		}
 	}
 	return false
 }
@@ -444,4 +446,13 @@ func decimal(b []byte) (float64, bool) {
 		digits /= scale
 	}
 	return digits, true
+}
+
+// ReadPage reads one page of an engine. Has is zero if it holds no signal; the
+// scraper then keeps the page before it.
+func ReadPage(e config.Engine, page []byte, at time.Time) *Metrics {
+	s := newScanner(e)
+	s.scan(page)
+	x, _ := s.result(at)
+	return x
 }
