@@ -24,9 +24,9 @@ type Session struct {
 // Turn is one request of a session.
 type Turn struct {
 	Prompt Prompt
-	System int // segments that make up the system prompt; then user and assistant alternate
-	Output int // tokens
-	Think  time.Duration
+	System int           // segments that make up the system prompt; then user and assistant alternate
+	Answer Segment       // what the server will say; later prompts of a chat contain it
+	Think  time.Duration // of the user, after the answer
 }
 
 // Sessions unrolls the workload at a load (1 is the nominal rate): the same
@@ -93,7 +93,7 @@ func (g *generator) unroll(rate float64, window time.Duration) {
 				shared = Prompt{g.once(s.Shared)}
 			}
 			for range s.Size {
-				t := Turn{Prompt: append(slices.Clone(shared), g.once(s.Own)), System: len(shared), Output: s.Output.draw(g.rng)}
+				t := Turn{Prompt: append(slices.Clone(shared), g.once(s.Own)), System: len(shared), Answer: g.once(s.Output)}
 				g.emit(at+time.Duration(g.rng.Float64()*float64(s.Spread)), []Turn{t})
 			}
 			if s.Spread == 0 {
@@ -145,7 +145,7 @@ func (g *generator) single() []Turn {
 		own.ID = mix(^g.seed - uint64(i*n+g.cycle/g.source.Groups%n) - 1)
 		g.cycle++
 	}
-	return []Turn{{Prompt: append(p, own), System: system, Output: g.source.Output.draw(g.rng)}}
+	return []Turn{{Prompt: append(p, own), System: system, Answer: g.once(g.source.Output)}}
 }
 
 func (g *generator) chat() []Turn {
@@ -158,12 +158,11 @@ func (g *generator) chat() []Turn {
 	var turns []Turn
 	for n := s.MinTurns + g.rng.IntN(s.MaxTurns-s.MinTurns+1); n > 0; n-- {
 		p = append(p, g.once(s.Own))
-		output := s.Output.draw(g.rng)
-		if p.Tokens()+output > s.MaxContext && len(turns) > 0 {
+		answer := g.once(s.Output)
+		if p.Tokens()+answer.Tokens > s.MaxContext && len(turns) > 0 {
 			break
 		}
-		turns = append(turns, Turn{Prompt: p[:len(p):len(p)], System: system, Output: output, Think: g.think()})
-		answer := g.once(exactly(output))
+		turns = append(turns, Turn{Prompt: p[:len(p):len(p)], System: system, Answer: answer, Think: g.think()})
 		p = append(p, answer)
 	}
 	return turns
@@ -174,7 +173,7 @@ func (g *generator) questions() []Turn {
 	document := g.once(s.Shared)
 	var turns []Turn
 	for range s.MinTurns + g.rng.IntN(s.MaxTurns-s.MinTurns+1) {
-		turns = append(turns, Turn{Prompt: Prompt{document, g.once(s.Own)}, System: 1, Output: s.Output.draw(g.rng), Think: g.think()})
+		turns = append(turns, Turn{Prompt: Prompt{document, g.once(s.Own)}, System: 1, Answer: g.once(s.Output), Think: g.think()})
 	}
 	return turns
 }
