@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	patience  = 60 * time.Second       // a client leaves when no token has come
-	probe     = time.Second            // a dead server is asked again so often
-	sampling  = 100 * time.Millisecond // of the queues, for the results
-	maxTries  = 3                      // attempts at a request
-	overtime  = 15 * time.Minute       // within which what began in the window has to end
+	patience = 60 * time.Second       // a client leaves when no token has come
+	probe    = time.Second            // a dead server is asked again so often
+	sampling = 100 * time.Millisecond // of the queues, for the results
+	maxTries = 3                      // attempts at a request
+	overtime = 15 * time.Minute       // within which what began in the window has to end
 )
 
 // Run is one policy on one workload at one load with one seed.

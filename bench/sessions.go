@@ -56,9 +56,9 @@ func newRand(seed uint64, name string, part uint64) *rand.Rand {
 type generator struct {
 	source   *Source
 	rng      *rand.Rand
-	seed     uint64 // of the shared segments
-	last     uint64 // of the segments that occur once
-	cycle    int
+	seed     uint64    // of the shared segments
+	last     uint64    // of the segments that occur once
+	cycle    []int     // of a source with Prompts: those that are still to come in this turn
 	popular  []float64 // cumulated weights of the groups
 	sessions []Session
 }
@@ -119,38 +119,45 @@ func (g *generator) once(l Length) Segment {
 }
 
 // group draws a group and returns its prefix.
-func (g *generator) group() (int, Prompt) {
+func (g *generator) group() Prompt {
 	s := g.source
 	if s.Groups == 0 {
-		return 0, nil
+		return nil
 	}
 	i := 0
 	switch {
-	case s.Prompts > 0:
-		i = g.cycle % s.Groups
 	case g.rng.Float64() < s.Viral:
 	case g.popular != nil:
 		i = sort.SearchFloat64s(g.popular, g.rng.Float64()*g.popular[len(g.popular)-1])
 	default:
 		i = g.rng.IntN(s.Groups)
 	}
-	return i, Prompt{{ID: mix(^g.seed + uint64(i)), Tokens: s.Shared.Max}}
+	return Prompt{g.prefix(i)}
+}
+
+func (g *generator) prefix(group int) Segment {
+	return Segment{ID: mix(^g.seed + uint64(group)), Tokens: g.source.Shared.Max}
 }
 
 func (g *generator) single() []Turn {
-	i, p := g.group()
-	system := len(p)
-	own := g.once(g.source.Own)
-	if n := g.source.Prompts; n > 0 {
-		own.ID = mix(^g.seed - uint64(i*n+g.cycle/g.source.Groups%n) - 1)
-		g.cycle++
+	s := g.source
+	answer := g.once(s.Output)
+	if s.Prompts > 0 {
+		if len(g.cycle) == 0 {
+			g.cycle = g.rng.Perm(s.Groups * s.Prompts)
+		}
+		n := g.cycle[0]
+		g.cycle = g.cycle[1:]
+		p := Prompt{g.prefix(n % s.Groups), {ID: mix(^g.seed - uint64(n) - 1), Tokens: s.Own.Max}}
+		return []Turn{{Prompt: p, System: 1, Answer: answer}}
 	}
-	return []Turn{{Prompt: append(p, own), System: system, Answer: g.once(g.source.Output)}}
+	p := g.group()
+	return []Turn{{Prompt: append(p, g.once(s.Own)), System: len(p), Answer: answer}}
 }
 
 func (g *generator) chat() []Turn {
 	s := g.source
-	_, p := g.group()
+	p := g.group()
 	if p == nil {
 		p = Prompt{g.once(s.Shared)}
 	}
