@@ -60,11 +60,12 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 	url := strings.TrimRight(s.URL, "/") + "/v1/chat/completions"
 	r := &StreamsResult{Asked: s.N, Failures: map[Failure]int{}}
 	var (
-		mu      sync.Mutex
-		wg      sync.WaitGroup
-		opening sync.WaitGroup
-		chunks  atomic.Int64
-		closing atomic.Bool
+		mu       sync.Mutex
+		failures int
+		wg       sync.WaitGroup
+		opening  sync.WaitGroup
+		chunks   atomic.Int64
+		closing  atomic.Bool
 	)
 	ramp := s.Ramp
 	if ramp == 0 {
@@ -73,9 +74,8 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 	places := make(chan struct{}, ramp)
 	start := time.Now()
 	for i := range s.N {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
+		if !enter(ctx, places) {
+			break
 		}
 		opening.Add(1)
 		wg.Go(func() {
@@ -88,7 +88,7 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 					first = false
 					mu.Lock()
 					r.Opened++
-					n, failed := r.Opened, len(r.Failures)
+					n, failed := r.Opened, failures
 					mu.Unlock()
 					opened()
 					if s.Progress != nil {
@@ -106,6 +106,7 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 				r.Finished++
 			default:
 				r.Failures[x.Failure]++
+				failures++
 				if r.Example == "" {
 					r.Example = x.Detail
 				}
@@ -126,4 +127,14 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 	wg.Wait()
 	r.Chunks = chunks.Load()
 	return r, nil
+}
+
+// enter takes a place unless ctx ends before.
+func enter(ctx context.Context, places chan<- struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
 }
