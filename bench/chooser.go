@@ -19,7 +19,7 @@ type Chooser interface {
 	// Output says that the answer to r has tokens output tokens now; the first
 	// call is the first token.
 	Output(now time.Duration, r *Request, tokens int)
-	Done(now time.Duration, r *Request, o Outcome)
+	Done(now time.Duration, r *Request, e Ending)
 	// Scrape brings the gauges of a server, as old as the workload says.
 	Scrape(now time.Duration, server int, g sim.Gauges)
 	// Health says that a server left (it refused a connection) or is back, empty.
@@ -41,7 +41,14 @@ type Request struct {
 	Tried   []int // servers that have failed it
 }
 
-// Outcome is how an attempt ended.
+// Ending is how an attempt ended and, of an answer, what its usage says.
+type Ending struct {
+	Outcome Outcome
+	Output  int // tokens
+	Cached  int // prompt tokens found in the cache
+}
+
+// Outcome is the kind of an ending.
 type Outcome uint8
 
 // The outcomes of an attempt.
@@ -111,7 +118,7 @@ func (c *reference) Pick(_ time.Duration, r *Request) int {
 
 func (c *reference) Output(time.Duration, *Request, int) {}
 
-func (c *reference) Done(_ time.Duration, r *Request, _ Outcome) {
+func (c *reference) Done(_ time.Duration, r *Request, _ Ending) {
 	c.inflight[c.where[r.ID]]--
 	delete(c.where, r.ID)
 }

@@ -201,11 +201,11 @@ func (c *race) try(f *flight) {
 		s := &c.servers[n]
 		switch {
 		case !s.up:
-			g.chooser.Done(c.now, &f.Request, Refused)
+			g.chooser.Done(c.now, &f.Request, Ending{Outcome: Refused})
 			f.Tried = append(f.Tried, n)
 			c.markDown(f.gateway, n)
 		case !s.engine.Submit(c.now, c.order(f)):
-			g.chooser.Done(c.now, &f.Request, Refused)
+			g.chooser.Done(c.now, &f.Request, Ending{Outcome: Refused})
 			f.Tried = append(f.Tried, n)
 		default:
 			f.server = n
@@ -308,7 +308,7 @@ func (c *race) settle(f *flight, o Outcome) {
 	s.account(c.now)
 	delete(s.flights, f.ID)
 	f.server = -1
-	c.gateways[f.gateway].chooser.Done(c.now, &f.Request, o)
+	c.gateways[f.gateway].chooser.Done(c.now, &f.Request, Ending{o, f.tokens, f.cached})
 }
 
 // end closes a request for good; the session goes on whatever became of it.

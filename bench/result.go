@@ -43,7 +43,6 @@ type Result struct {
 	QueueExcess float64          `json:"queueExcess"`
 	Assigned    []int            `json:"assigned"` // requests to each server
 	Classes     map[string]Class `json:"classes"`  // by part of the workload
-	WallSeconds float64          `json:"wallSeconds"`
 }
 
 // Class is the part of a result that belongs to one source of the workload.
