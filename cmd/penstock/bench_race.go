@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -203,7 +204,7 @@ func (c *schedulerChooser) Pick(now time.Duration, r *bench.Request) int {
 		panic("bench race: a body of its own making: " + problem.Error())
 	}
 	q := &epp.Request{
-		ID: fmt.Sprint(r.ID), Method: "POST", Path: "/v1/completions", Op: llm.OpCompletions,
+		ID: fmt.Sprint(r.ID), Method: http.MethodPost, Path: "/v1/completions", Op: llm.OpCompletions,
 		Model: raceModel, Prompt: &parsed.Prompt, Stream: true, Body: body,
 	}
 	for _, n := range r.Tried {
@@ -231,7 +232,7 @@ func (c *schedulerChooser) Output(now time.Duration, r *bench.Request, tokens in
 	pick := c.picks[r.ID]
 	if o := pick.result.Observer; o != nil {
 		if pick.tokens == 0 {
-			o.Head(200, nil)
+			o.Head(http.StatusOK, http.Header{})
 		}
 		o.Chunk(nil, tokens-pick.tokens)
 	}
