@@ -68,7 +68,6 @@ var budget = archtest.Budget{
 		"internal/sse":      "a wire format of its own (WHATWG server-sent events), with its fuzz target",
 		"internal/jsonedit": "a mechanism without a noun of the domain, with its fuzz target",
 		"internal/golden":   "the one runner of text cases, for tests only",
-		"usage":             "the record is read by people outside; later issues add prices and the ledger",
 	},
 }
 
