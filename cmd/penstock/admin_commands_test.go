@@ -24,8 +24,8 @@ import (
 	"github.com/penstock/penstock/llm"
 )
 
-// run executes one command line against the commands of this package.
-func run(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
+// penstock executes one command line against the commands of this package.
+func penstock(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
 	t.Helper()
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newConfigCommand(), newDocsCommand())
@@ -138,7 +138,7 @@ MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL
 `},
 	} {
 		args := append(strings.Fields(c.args), "--admin", address)
-		out, message, code := run(t, "", args...)
+		out, message, code := penstock(t, "", args...)
 		if diff := cmp.Diff(strings.TrimPrefix(c.want, "\n"), out); diff != "" || code != 0 {
 			t.Errorf("penstock %s: exit %d %s (-want +got):\n%s", c.args, code, message, diff)
 		}
@@ -153,7 +153,7 @@ func TestJSONPassesAsItCame(t *testing.T) {
 		"explain req-1":    `"why": "role is prefill"`,
 		"explain --body -": `"dryRun": true`,
 	} {
-		out, message, code := run(t, "{}", append(strings.Fields(args), "-o", "json", "--admin", "http://"+address)...)
+		out, message, code := penstock(t, "{}", append(strings.Fields(args), "-o", "json", "--admin", "http://"+address)...)
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("penstock %s -o json: exit %d %s, want %s in\n%s", args, code, message, want, out)
 		}
@@ -191,7 +191,7 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 		{"get pools -o yaml", 2, []string{"-o yaml", "table or json"}},
 		{"get pools --admin http://", 2, []string{"not an address"}},
 	} {
-		out, message, code := run(t, "", strings.Fields(c.args)...)
+		out, message, code := penstock(t, "", strings.Fields(c.args)...)
 		if code != c.code || out != "" {
 			t.Errorf("penstock %s: exit %d, want %d; stdout %q; %s", c.args, code, c.code, out, message)
 		}
@@ -204,16 +204,16 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out, _, code := run(t, "", "version"); code != 0 || !strings.HasPrefix(out, "penstock ") {
+	if out, _, code := penstock(t, "", "version"); code != 0 || !strings.HasPrefix(out, "penstock ") {
 		t.Errorf("penstock version: exit %d, %q", code, out)
 	}
-	if out, _, code := run(t, "", "version", "-o", "json"); code != 0 || !strings.Contains(out, `"version": `) {
+	if out, _, code := penstock(t, "", "version", "-o", "json"); code != 0 || !strings.Contains(out, `"version": `) {
 		t.Errorf("penstock version -o json: exit %d, %q", code, out)
 	}
 }
 
 func TestReferenceNamesEveryCommandAndFlag(t *testing.T) {
-	out, _, code := run(t, "", "docs")
+	out, _, code := penstock(t, "", "docs")
 	if code != 0 {
 		t.Fatalf("penstock docs: exit %d", code)
 	}

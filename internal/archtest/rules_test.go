@@ -4,6 +4,8 @@
 package archtest_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -205,7 +207,26 @@ func TestHiddenStateRule(t *testing.T) {
 }
 
 func TestLoadSkipsOthersCode(t *testing.T) {
-	m, err := archtest.Load("testdata/module")
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":            "module example.org/m\n",
+		"a/a.go":            "package a\n",
+		"a/testdata/x.go":   "not Go",
+		"nested/go.mod":     "module example.org/nested\n",
+		"nested/x.go":       "not Go",
+		".hidden/x.go":      "not Go",
+		"_x/x.go":           "not Go",
+		"node_modules/x.go": "not Go",
+	} {
+		path := filepath.Join(root, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := archtest.Load(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +237,7 @@ func TestLoadSkipsOthersCode(t *testing.T) {
 	if diff := cmp.Diff([]string{"a"}, dirs); diff != "" || m.Path != "example.org/m" {
 		t.Errorf("Load found packages of module %q (-want +got):\n%s", m.Path, diff)
 	}
-	if _, err := archtest.Load("testdata/none"); err == nil {
+	if _, err := archtest.Load(filepath.Join(root, "a")); err == nil {
 		t.Error("Load of a folder without go.mod has no error")
 	}
 }
