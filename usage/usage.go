@@ -2,7 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package usage says what one request cost: one [Record] per request,
-// rejections included, and the sinks it goes to.
+// rejections included, and the sink it goes to.
+//
+// It leaves counting tokens to package llm and the metrics of requests to
+// package proxy. Start reading at [Record]; a [Log] writes records as JSON
+// lines.
+//
+// Always true: [Log.Emit] never blocks and never fails; a record that cannot
+// be kept is dropped and counted.
 package usage
 
 import (

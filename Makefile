@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The Penstock Authors
+# SPDX-License-Identifier: Apache-2.0
+
+# `make help` lists the targets. Nothing here needs a container or a GPU. What
+# is fetched besides Go modules goes to .cache/ and is used from there.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+ARGS        ?=
+FUZZTIME    ?= 30s
+BENCH       ?= .
+BENCHTIME   ?= 1s
+COUNT       ?= 1
+PKG         ?= ./...
+TESTTIMEOUT ?= 12m
+
+# Pinned: a newer one may find more, which is then a commit of its own.
+STATICCHECK_VERSION := v0.8.2
+STATICCHECK := .cache/staticcheck-$(STATICCHECK_VERSION)/staticcheck
+
+GOFILES = $(shell find . -name '*.go' -not -path './.cache/*' -not -path '*/node_modules/*')
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: build
+build: prerequisites ## build bin/penstock
+	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/penstock ./cmd/penstock
+
+.PHONY: demo
+demo: build ## run four simulated servers behind a gateway and compare pickers (ARGS=--once to exit after)
+	bin/penstock demo $(ARGS)
+
+.PHONY: test
+test: test-go test-sdk ## run every test: Go with the race detector, end to end, real clients
+
+.PHONY: test-go
+test-go: race-prerequisites ## run the Go tests with the race detector
+	go test -race -timeout $(TESTTIMEOUT) $(PKG)
+
+.PHONY: test-sdk
+test-sdk: build ## run the OpenAI clients for Python, Node and Go against a gateway
+	e2e/sdk/run.sh
+
+.PHONY: test-vllm
+test-vllm: build ## run the gateway in front of a real vLLM on CPU (large download, not part of test)
+	@if [ ! -x e2e/vllm/run.sh ]; then echo "make test-vllm: e2e/vllm/run.sh is not in this checkout" >&2; exit 1; fi
+	e2e/vllm/run.sh
+
+.PHONY: e2e
+e2e: prerequisites ## run the scripts of e2e/ alone
+	go test -timeout $(TESTTIMEOUT) ./e2e/
+
+.PHONY: check
+check: prerequisites fmt-check vet staticcheck archtest ## run the checks that execute nothing: gofmt, vet, staticcheck, the rules of the house
+
+.PHONY: fmt-check
+fmt-check:
+	@out=$$(gofmt -l $(GOFILES)); if [ -n "$$out" ]; then echo "not formatted by gofmt (make fmt):"; echo "$$out"; exit 1; fi
+
+.PHONY: fmt
+fmt: ## format the Go files
+	gofmt -w $(GOFILES)
+
+.PHONY: vet
+vet:
+	go vet ./...
+
+.PHONY: archtest
+archtest:
+	go test ./internal/archtest/
+
+# Without the tool (no network, first run) the check is skipped aloud; in CI
+# that is a failure.
+.PHONY: staticcheck
+staticcheck:
+	@if [ ! -x $(STATICCHECK) ]; then \
+	  echo "fetching staticcheck $(STATICCHECK_VERSION)"; \
+	  GOBIN=$(CURDIR)/$(dir $(STATICCHECK)) GOFLAGS= go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) || { \
+	    echo "*** staticcheck could not be had: THIS CHECK DID NOT RUN ***" >&2; \
+	    if [ "$${CI:-}" = true ]; then exit 1; else exit 0; fi; }; \
+	fi; \
+	if [ -x $(STATICCHECK) ]; then echo "staticcheck ./..."; $(STATICCHECK) ./...; fi
+
+.PHONY: bench
+bench: prerequisites ## run the benchmarks (BENCH=regexp PKG=./epp/ COUNT=6 for benchstat)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) $(PKG)
+
+.PHONY: fuzz
+fuzz: prerequisites ## run every fuzz target for FUZZTIME (default 30s)
+	@n=0; for pkg in $$(go list $(PKG)); do \
+	  for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    n=$$((n+1)); \
+	  done; \
+	done; \
+	if [ $$n = 0 ]; then echo "no fuzz target found" >&2; exit 1; fi; \
+	echo "$$n fuzz targets passed"
+
+.PHONY: docs
+docs: build ## write the reference pages in docs/ from the binary
+	bin/penstock docs > docs/cli.md
+	@if bin/penstock docs config > .cache/config.md 2>/dev/null; then mv .cache/config.md docs/config.md; fi
+
+.PHONY: prerequisites
+prerequisites:
+	@mkdir -p .cache bin
+	@command -v go >/dev/null || { echo "Go is not installed; version $$(sed -n 's/^go //p' go.mod) or newer is needed (https://go.dev/dl/)" >&2; exit 1; }
+	@want=$$(sed -n 's/^go //p' go.mod); have=$$(GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//; s/[^0-9.].*//'); \
+	if [ "$$(printf '%s\n%s\n' "$$want" "$$have" | sort -V | head -1)" != "$$want" ] && [ "$$(go env GOTOOLCHAIN)" = local ]; then \
+	  echo "Go $$have is too old: $$want or newer is needed (https://go.dev/dl/)" >&2; exit 1; fi
+
+.PHONY: race-prerequisites
+race-prerequisites: prerequisites
+	@command -v "$$(go env CC)" >/dev/null || { echo "the race detector needs a C compiler; install gcc or clang (found no $$(go env CC))" >&2; exit 1; }
+
+.PHONY: clean
+clean: ## remove what was built and fetched
+	rm -rf bin .cache

@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admin serves what an operator asks of a running gateway: health and
+// readiness, metrics, the configuration in force, pools and members, recent
+// picks and their explanation, profiles of the process.
+//
+// It changes nothing and owns nothing: what it shows comes through the
+// functions of [Options], so it leaves state to those who have it and the
+// listening to cmd. Start reading at [Handler]; the JSON documents are the
+// types of status.go.
+//
+// Always true: every request but POST /explain is a read; answers never hold a
+// secret; a page of another origin can neither read nor reach a loopback
+// listener through a name of its own.
+package admin
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+)
+
+// Options are where the answers come from. Every function must be safe for
+// concurrent use and return at once; one that is nil answers 404.
+type Options struct {
+	// Address is the configured one. When its host is loopback, requests must
+	// name it, localhost or a loopback address in their Host header.
+	Address  string
+	Log      *slog.Logger
+	Registry prometheus.Gatherer
+
+	Ready  func() Readiness
+	Config func() []byte // YAML, redacted
+	Pools  func() []PoolStatus
+	Models func() []ModelStatus
+
+	// Picks are the newest explanations of a pool ("": of all), at most n.
+	Picks func(pool string, n int) []*epp.Explanation
+	// Find is the explanation of one request, nil when it is not kept.
+	Find func(requestID string) *epp.Explanation
+	// Explain decides on a request as if a listener had read it, and changes
+	// nothing. An empty model is the body's own.
+	Explain func(ctx context.Context, r DryRun) (*epp.Explanation, *llm.Error)
+}
+
+// DryRun is a request that is explained and not sent.
+type DryRun struct {
+	Pool   string // "": the model's first target
+	Model  string // "": the one in the body
+	Path   string
+	Header http.Header
+	Body   []byte
+}
+
+// Handler serves the admin interface.
+func Handler(o Options) http.Handler {
+	s := newServer(o)
+	s.health()
+	s.get("/{$}", "this list", s.index)
+	if o.Config != nil {
+		s.get("/config", "the configuration in force, YAML, secrets as placeholders", s.config)
+	}
+	if o.Pools != nil {
+		s.get("/pools", "pools with their members", s.pools)
+		s.get("/members", "members; ?pool=NAME", s.members)
+	}
+	if o.Models != nil {
+		s.get("/models", "models with their targets", s.models)
+	}
+	if o.Picks != nil {
+		s.get("/picks", "recent picks, newest first; ?pool=NAME&n=50", s.picks)
+	}
+	if o.Find != nil {
+		s.get("/picks/{id}", "one pick by request id", s.pick)
+	}
+	if o.Explain != nil {
+		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME", s.explain)
+	}
+	s.get("/debug/pprof/", "profiles of the process", pprof.Index)
+	s.get("/debug/pprof/cmdline", "", pprof.Cmdline)
+	s.get("/debug/pprof/profile", "", pprof.Profile)
+	s.get("/debug/pprof/symbol", "", pprof.Symbol)
+	s.get("/debug/pprof/trace", "", pprof.Trace)
+	return s.handler()
+}
+
+// Ops serves health and metrics only, for probes and Prometheus. It is meant
+// for an address that others reach, so it does not look at the Host header.
+func Ops(o Options) http.Handler {
+	o.Address = ""
+	s := newServer(o)
+	s.health()
+	return s.handler()
+}
+
+// server is a mux that answers in JSON also when it refuses.
+type server struct {
+	Options
+	mux   *http.ServeMux
+	paths []path
+}
+
+// path is one line of the index.
+type path struct{ method, pattern, about string }
+
+func newServer(o Options) *server {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &server{Options: o, mux: http.NewServeMux()}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusNotFound, "no such path: "+r.URL.Path, "GET / lists the paths")
+	})
+	return s
+}
+
+// health registers what both listeners serve.
+func (s *server) health() {
+	s.get("/healthz", "200 while the process runs", s.healthz)
+	if s.Ready != nil {
+		s.get("/readyz", "200 when the gateway can serve; ?verbose for the detail, JSON", s.readyz)
+	}
+	if s.Registry != nil {
+		h := promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{
+			ErrorLog:            slog.NewLogLogger(s.Log.Handler(), slog.LevelError),
+			ErrorHandling:       promhttp.ContinueOnError,
+			MaxRequestsInFlight: 8,
+		})
+		s.get("/metrics", "Prometheus metrics", h.ServeHTTP)
+	}
+}
+
+func (s *server) get(pattern, about string, h http.HandlerFunc) {
+	s.handle(http.MethodGet, pattern, about, h)
+}
+
+// handle registers h for one method; GET serves HEAD too.
+func (s *server) handle(method, pattern, about string, h http.HandlerFunc) {
+	s.paths = append(s.paths, path{method, pattern, about})
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
+			w.Header().Set("Allow", method)
+			writeError(w, http.StatusMethodNotAllowed, r.Method+" is not served here", "use "+method)
+			return
+		}
+		h(w, r)
+	})
+}
+
+// handler wraps the mux: no answer is cached or sniffed, no foreign name gets
+// one (see hostAllowed), and a browser cannot post from another origin.
+func (s *server) handler() http.Handler {
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, http.StatusForbidden, "a page of another origin may not post here", "")
+	}))
+	next := origin.Handler(s.mux)
+	loopback := hostOf(s.Address)
+	checked := isLoopback(loopback)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		if checked && !hostAllowed(r.Host, loopback) {
+			writeError(w, http.StatusForbidden, "the Host header names "+quote(r.Host)+", which is not this listener",
+				"ask for "+s.Address+" or localhost")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+)
+
+// penstock executes one command line against the commands of this package.
+func penstock(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
+	t.Helper()
+	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newConfigCommand(), newDocsCommand())
+	var out, errs bytes.Buffer
+	root.SetIn(strings.NewReader(stdin))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	if err != nil {
+		code = -1
+		var e *exitError
+		if errors.As(err, &e) {
+			code = e.ExitCode()
+		}
+		message = err.Error()
+	}
+	return out.String(), errs.String() + message, code
+}
+
+func gateway(t *testing.T) (address string) {
+	t.Helper()
+	one, half := 1.0, 0.5
+	at := time.Date(2026, 10, 1, 12, 30, 0, 5e6, time.Local)
+	pick := &epp.Explanation{
+		RequestID: "req-1", At: at, Took: 12 * time.Microsecond, Pool: "llama", Profile: "default", Model: "m",
+		PromptTokens: 100, Reason: "picked", Picked: []string{"10.0.0.1:8000"},
+		Columns: []epp.Column{{Name: "queue-scorer", Weight: 2}, {Name: "prefix-cache-scorer", Weight: 3}},
+		Candidates: []epp.Candidate{
+			{Endpoint: "10.0.0.1:8000", State: "ready", Scores: []float64{1, .5}, Total: 3.5, MatchedTokens: 48, Requests: 1, Queued: 52, Waiting: 2, Running: 3, KVUsage: .25, Metrics: "fresh"},
+			{Endpoint: "10.0.0.2:8000", State: "ready", Metrics: "unknown", RefusedBy: "label-selector-filter", Why: "role is prefill"},
+		},
+		Omitted: 2,
+	}
+	srv := httptest.NewServer(admin.Handler(admin.Options{
+		Address: "127.0.0.1:9901",
+		Pools: func() []admin.PoolStatus {
+			return []admin.PoolStatus{{
+				PoolSummary: admin.PoolSummary{Name: "llama", Members: 2, Ready: 1}, Requests: 4,
+				Engine: "vllm", Protocol: "http", Profile: "default", Source: "dns llama:8000", Discovery: "no such host",
+				Status: []admin.MemberStatus{
+					{Pool: "llama", Address: "10.0.0.1:8000", State: "returning", Share: .4, Requests: 4, Queued: 100, Metrics: &admin.MemberMetrics{Waiting: &one, KVUsage: &half, PrefixHits: &half, PrefixQueries: &one}},
+					{Pool: "llama", Address: "10.0.0.2:8000", State: "ejected", Share: 1},
+				},
+			}}
+		},
+		Models: func() []admin.ModelStatus {
+			return []admin.ModelStatus{
+				{Name: "chat", Alias: "chat-1", Targets: []admin.TargetStatus{{Pool: "llama", Model: "m", Weight: 1, Ready: 1}}},
+				{Name: "none"},
+			}
+		},
+		Picks: func(string, int) []*epp.Explanation { return []*epp.Explanation{pick} },
+		Find: func(id string) *epp.Explanation {
+			if id == "req-1" {
+				return pick
+			}
+			return nil
+		},
+		Explain: func(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+			if string(r.Body) != "{}" {
+				return nil, &llm.Error{Status: 400, Param: "model", Message: "is missing"}
+			}
+			return &epp.Explanation{DryRun: true, Pool: r.Pool, Profile: r.Path, Model: r.Model, Reason: "no-endpoints"}, nil
+		},
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://")
+}
+
+func TestTables(t *testing.T) {
+	address := gateway(t)
+	body := filepath.Join(t.TempDir(), "body.json")
+	if err := os.WriteFile(body, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"get pools", `
+POOL   MEMBERS  READY  IN FLIGHT  ENGINE  PROTOCOL  PROFILE  SOURCE
+llama  2        1      4          vllm    http      default  dns llama:8000 (no such host)
+`},
+		{"get members --pool llama", `
+POOL   MEMBER         STATE            IN FLIGHT  QUEUED TOKENS  WAITING  RUNNING  KV   PREFIX HITS  METRICS
+llama  10.0.0.1:8000  returning (40%)  4          100            1        -        50%  50%          fresh
+llama  10.0.0.2:8000  ejected          0          0              -        -        -    -            unknown
+`},
+		{"get models", `
+MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS
+chat   chat-1    llama  m               1       1
+none   -         -      -               -       -
+`},
+		{"get picks -n 1", `
+TIME          REQUEST  POOL   MODEL  PICKED         REASON  CACHED OF PROMPT
+12:30:00.005  req-1    llama  m      10.0.0.1:8000  picked  48/100
+`},
+		{"explain req-1", `
+request req-1  pool llama  profile default  model m  prompt about 100 tokens
+picked: 10.0.0.1:8000  at 2026-10-01 12:30:00.005  in 12µs
+
+MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV   CACHED  queue-scorer ×2  prefix-cache-scorer ×3  TOTAL
+10.0.0.1:8000  ready                   1          52      2        3        25%  48      1.000            0.500                   3.500
+10.0.0.2:8000  ready, metrics unknown  0          0       -        -        -    0       refused by label-selector-filter: role is prefill
+… and 2 more
+`},
+		{"explain --model m --pool llama --path /v1/completions --body " + body, `
+dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
+no-endpoints: -  in 0s
+
+MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL
+`},
+	} {
+		args := append(strings.Fields(c.args), "--admin", address)
+		out, message, code := penstock(t, "", args...)
+		if diff := cmp.Diff(strings.TrimPrefix(c.want, "\n"), out); diff != "" || code != 0 {
+			t.Errorf("penstock %s: exit %d %s (-want +got):\n%s", c.args, code, message, diff)
+		}
+	}
+}
+
+func TestJSONPassesAsItCame(t *testing.T) {
+	address := gateway(t)
+	for args, want := range map[string]string{
+		"get pools":        `"source": "dns llama:8000"`,
+		"get members":      `"running": null`,
+		"explain req-1":    `"why": "role is prefill"`,
+		"explain --body -": `"dryRun": true`,
+	} {
+		out, message, code := penstock(t, "{}", append(strings.Fields(args), "-o", "json", "--admin", "http://"+address)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("penstock %s -o json: exit %d %s, want %s in\n%s", args, code, message, want, out)
+		}
+	}
+}
+
+func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
+	address := gateway(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	l.Close()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("<html>")) }))
+	defer other.Close()
+	for _, c := range []struct {
+		args string
+		code int
+		want []string
+	}{
+		{"get pools --admin " + closed, 1, []string{closed, "connection refused", "is penstock running", "--admin"}},
+		{"get pools --admin " + other.URL, 1, []string{"is not penstock's", "--admin"}},
+		{"get pools --admin " + other.URL + "/x -o table", 1, []string{"is not penstock's"}},
+		{"get members --pool x --admin " + address, 1, []string{`there is no pool "x"`, "pools: llama"}},
+		{"get picks -n 0 --admin " + address, 1, []string{`n is "0"`, "from 1 to 1000"}},
+		{"explain req-2 --admin " + address, 1, []string{`"req-2"`, "only the newest"}},
+		{"explain --body - --admin " + address, 1, []string{"model: is missing"}},
+		{"explain --admin " + address, 2, []string{"nothing to explain", "--body"}},
+		{"explain req-1 --body x", 2, []string{"exclude each other"}},
+		{"explain --body /does/not/exist", 2, []string{"/does/not/exist", "no such file"}},
+		{"get secrets", 2, []string{"secrets", "get --help"}},
+		{"get", 2, []string{"get --help"}},
+		{"get pools --wide", 2, []string{"--wide", "get --help"}},
+		{"get pools -o yaml", 2, []string{"-o yaml", "table or json"}},
+		{"get pools --admin http://", 2, []string{"not an address"}},
+	} {
+		out, message, code := penstock(t, "", strings.Fields(c.args)...)
+		if code != c.code || out != "" {
+			t.Errorf("penstock %s: exit %d, want %d; stdout %q; %s", c.args, code, c.code, out, message)
+		}
+		for _, part := range c.want {
+			if !strings.Contains(message, part) {
+				t.Errorf("penstock %s: %q lacks %q", c.args, message, part)
+			}
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out, _, code := penstock(t, "", "version"); code != 0 || !strings.HasPrefix(out, "penstock ") {
+		t.Errorf("penstock version: exit %d, %q", code, out)
+	}
+	if out, _, code := penstock(t, "", "version", "-o", "json"); code != 0 || !strings.Contains(out, `"version": `) {
+		t.Errorf("penstock version -o json: exit %d, %q", code, out)
+	}
+}
+
+func TestReferenceNamesEveryCommandAndFlag(t *testing.T) {
+	out, _, code := penstock(t, "", "docs")
+	if code != 0 {
+		t.Fatalf("penstock docs: exit %d", code)
+	}
+	for _, part := range []string{
+		"## penstock check\n", "## penstock config\n", "## penstock explain\n", "## penstock get\n", "## penstock version\n",
+		"| `--admin` | `127.0.0.1:9901` |", "| `-c`, `--config` | `penstock.yaml` |", "| 2 | wrong flags",
+	} {
+		if !strings.Contains(out, part) {
+			t.Errorf("the reference lacks %q", part)
+		}
+	}
+	if strings.Contains(out, "penstock docs\n") {
+		t.Error("the reference lists the hidden command docs")
+	}
+}

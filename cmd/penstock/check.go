@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+)
+
+// The exit codes of every command.
+const (
+	exitFailed = 1 // the answer is no: invalid configuration, gateway not reached, request failed
+	exitUsage  = 2 // wrong flags or arguments, or a file that cannot be read
+)
+
+// exitError is an error with its exit code. One without a text has been
+// printed already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// ExitCode is what the process ends with.
+func (e *exitError) ExitCode() int { return e.code }
+
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// quiet makes a command's own errors the only thing that is printed, and
+// wrong flags and arguments exit with exitUsage.
+func quiet(c *cobra.Command) *cobra.Command {
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError("%w; try %s --help", err, c.CommandPath())
+	})
+	if args := c.Args; args != nil {
+		c.Args = func(c *cobra.Command, a []string) error {
+			if err := args(c, a); err != nil {
+				return usageError("%w; try %s --help", err, c.CommandPath())
+			}
+			return nil
+		}
+	}
+	return c
+}
+
+func outputFlag(c *cobra.Command, output *string, plain string) {
+	c.Flags().StringVarP(output, "output", "o", plain, plain+" or json")
+}
+
+func checkOutput(output, plain string) error {
+	if output != plain && output != "json" {
+		return usageError("-o %s: there is no such output; %s or json", output, plain)
+	}
+	return nil
+}
+
+func newCheckCommand() *cobra.Command {
+	var file, output string
+	c := &cobra.Command{
+		Use:   "check -c FILE",
+		Short: "Validate a configuration",
+		Long: `Validate a configuration without starting anything.
+
+Every problem is one line on standard error, file:line:col: path: what; hint.
+Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wrong.`,
+		Example: "  penstock check -c penstock.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkOutput(output, "text"); err != nil {
+				return err
+			}
+			_, err := loadConfig(file)
+			problems, content := problemsOf(err)
+			if err != nil && !content {
+				return err
+			}
+			if output == "json" {
+				if err := printJSON(c.OutOrStdout(), struct {
+					File     string          `json:"file"`
+					Valid    bool            `json:"valid"`
+					Problems config.Problems `json:"problems"`
+				}{file, err == nil, append(config.Problems{}, problems...)}); err != nil {
+					return err
+				}
+			} else {
+				for _, p := range problems {
+					fmt.Fprintln(c.ErrOrStderr(), p)
+				}
+			}
+			if err != nil {
+				return &exitError{code: exitFailed}
+			}
+			if output != "json" {
+				fmt.Fprintf(c.OutOrStdout(), "%s: ok\n", file)
+			}
+			return nil
+		},
+	}
+	configFlag(c, &file)
+	outputFlag(c, &output, "text")
+	return quiet(c)
+}
+
+func configFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "config", "c", "penstock.yaml", "configuration file")
+}
+
+// loadConfig reads and checks a configuration as far as that goes without
+// opening a socket. Its error is an exitError for a file that cannot be read.
+func loadConfig(file string) (*config.Config, error) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		if _, content := problemsOf(err); content {
+			return nil, err
+		}
+		hint := ""
+		if errors.Is(err, os.ErrNotExist) {
+			hint = "; name the file with -c"
+		}
+		return nil, usageError("%w%s", err, hint)
+	}
+	if problems := checkPickers(file, cfg); len(problems) > 0 {
+		return nil, problems
+	}
+	return cfg, nil
+}
+
+// checkPickers compiles every picker profile: package epp alone knows the
+// plug-ins and their parameters.
+func checkPickers(file string, cfg *config.Config) config.Problems {
+	var problems config.Problems
+	named := map[string]bool{}
+	for i, p := range cfg.Pickers {
+		named[p.Name] = true
+		if p.Config == nil {
+			continue
+		}
+		if _, err := epp.Compile(p.Config); err != nil {
+			at := fmt.Sprintf("pickers[%d].config", i)
+			var problem *config.Problem
+			if !errors.As(err, &problem) {
+				problem = &config.Problem{What: err.Error()}
+			}
+			full := *problem
+			if full.File == "" {
+				full.File = file
+				if p.File != "" {
+					full.File, at = p.File, ""
+				}
+			}
+			full.Path = joinPath(at, problem.Path)
+			problems = append(problems, &full)
+		}
+	}
+	for i, p := range cfg.Pools {
+		if name := p.Picker.Profile; name != "" && !named[name] {
+			if _, ok := epp.Builtin(name); !ok {
+				problems = append(problems, &config.Problem{
+					File: file, Path: fmt.Sprintf("pools[%d].picker.profile", i),
+					What: fmt.Sprintf("there is no profile %q", name),
+					Hint: "name a built-in profile or an entry of pickers",
+				})
+			}
+		}
+	}
+	return problems
+}
+
+func joinPath(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "." + b
+}
+
+// problemsOf says whether err is about the content of a configuration.
+func problemsOf(err error) (config.Problems, bool) {
+	var many config.Problems
+	if errors.As(err, &many) {
+		return many, true
+	}
+	var one *config.Problem
+	if errors.As(err, &one) {
+		return config.Problems{one}, true
+	}
+	return nil, false
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

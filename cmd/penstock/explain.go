@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/epp"
+)
+
+// explainOptions are the flags of explain.
+type explainOptions struct {
+	output, admin, body, model, pool, path string
+}
+
+func newExplainCommand() *cobra.Command {
+	var o explainOptions
+	c := &cobra.Command{
+		Use:   "explain REQUEST-ID | --body FILE",
+		Short: "Show why a server was picked, or would be",
+		Long: `Show the decision on a request as a table: a row per member, best first, with
+what each scorer gave and, for a refused member, which filter refused it and why.
+
+With a request id (the x-request-id of an answer) it shows what was decided
+then; only the newest decisions are kept. With --body FILE (- is standard
+input) it decides on that request body now, sends nothing and changes nothing.
+
+Exit codes: 0 printed, 1 the gateway was not reached, does not know the request
+or refuses the body, 2 wrong flags or an unreadable file.`,
+		Example: "  penstock explain 0f8fad5b-d9cb-469f-a165-70867728950e\n  penstock explain --body request.json --model chat",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkOutput(o.output, "table"); err != nil {
+				return err
+			}
+			a, err := newAdminClient(o.admin)
+			if err != nil {
+				return err
+			}
+			var x epp.Explanation
+			raw, err := fetchExplanation(c.Context(), a, args, o, c.InOrStdin(), &x)
+			if err != nil {
+				return err
+			}
+			if o.output == "json" {
+				_, err := c.OutOrStdout().Write(raw)
+				return err
+			}
+			return writeExplanation(c.OutOrStdout(), &x)
+		},
+	}
+	outputFlag(c, &o.output, "table")
+	adminFlag(c, &o.admin)
+	c.Flags().StringVar(&o.body, "body", "", "file with a request body to decide on; - is standard input")
+	c.Flags().StringVar(&o.model, "model", "", "model, when the body names none (with --body)")
+	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the model's first target)")
+	c.Flags().StringVar(&o.path, "path", "/v1/chat/completions", "request path (with --body)")
+	return quiet(c)
+}
+
+func fetchExplanation(ctx context.Context, a *adminClient, args []string, o explainOptions, stdin io.Reader, x *epp.Explanation) (raw []byte, err error) {
+	switch {
+	case len(args) == 1 && o.body != "":
+		return nil, usageError("a request id and --body exclude each other; give one")
+	case len(args) == 1:
+		return a.call(ctx, http.MethodGet, "picks/"+url.PathEscape(args[0]), nil, nil, x)
+	case o.body == "":
+		return nil, usageError("nothing to explain; give a request id or --body FILE (penstock get picks lists ids)")
+	}
+	var body []byte
+	if o.body == "-" {
+		body, err = io.ReadAll(stdin)
+	} else {
+		body, err = os.ReadFile(o.body)
+	}
+	if err != nil {
+		return nil, usageError("--body: %w", err)
+	}
+	query := url.Values{"path": {o.path}}
+	if o.model != "" {
+		query.Set("model", o.model)
+	}
+	if o.pool != "" {
+		query.Set("pool", o.pool)
+	}
+	return a.call(ctx, http.MethodPost, "explain", query, body, x)
+}
+
+// writeExplanation prints the decision. Scores are 0 to 1 before their weight;
+// TOTAL is the weighted sum.
+func writeExplanation(w io.Writer, x *epp.Explanation) error {
+	what := "request " + x.RequestID
+	if x.DryRun {
+		what = "dry run"
+	}
+	fmt.Fprintf(w, "%s  pool %s  profile %s  model %s  prompt about %d tokens\n", what, x.Pool, x.Profile, orDash(x.Model), x.PromptTokens)
+	fmt.Fprintf(w, "%s: %s", x.Reason, orDash(strings.Join(x.Picked, ", ")))
+	if !x.At.IsZero() {
+		fmt.Fprintf(w, "  at %s", x.At.Local().Format("2006-01-02 15:04:05.000"))
+	}
+	fmt.Fprintf(w, "  in %s\n\n", x.Took)
+
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprint(tw, "MEMBER\tSTATE\tIN FLIGHT\tQUEUED\tWAITING\tRUNNING\tKV\tCACHED")
+	for _, c := range x.Columns {
+		fmt.Fprintf(tw, "\t%s ×%s", c.Name, strconv.FormatFloat(c.Weight, 'g', 4, 64))
+	}
+	fmt.Fprintln(tw, "\tTOTAL")
+	for _, c := range x.Candidates {
+		waiting, running, kv := "-", "-", "-"
+		if c.Metrics == "fresh" || c.Metrics == "stale" {
+			waiting, running = strconv.FormatFloat(c.Waiting, 'f', -1, 64), strconv.FormatFloat(c.Running, 'f', -1, 64)
+			kv = fmt.Sprintf("%.0f%%", 100*c.KVUsage)
+		}
+		state := c.State
+		if c.Metrics != "fresh" && c.Metrics != "" {
+			state += ", metrics " + c.Metrics
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%d", c.Endpoint, state, c.Requests, c.Queued, waiting, running, kv, c.MatchedTokens)
+		if c.RefusedBy != "" {
+			fmt.Fprintf(tw, "\trefused by %s: %s\n", c.RefusedBy, c.Why)
+			continue
+		}
+		for i := range x.Columns {
+			score := "-"
+			if i < len(c.Scores) {
+				score = fmt.Sprintf("%.3f", c.Scores[i])
+			}
+			fmt.Fprintf(tw, "\t%s", score)
+		}
+		fmt.Fprintf(tw, "\t%.3f\n", c.Total)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if x.Omitted > 0 {
+		fmt.Fprintf(w, "… and %d more\n", x.Omitted)
+	}
+	return nil
+}

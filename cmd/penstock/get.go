@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/epp"
+)
+
+// adminClient asks the admin interface of a running gateway.
+type adminClient struct {
+	address string // as given
+	base    *url.URL
+	http    *http.Client
+}
+
+func adminFlag(c *cobra.Command, address *string) {
+	c.Flags().StringVar(address, "admin", "127.0.0.1:9901", "admin address of the gateway")
+}
+
+func newAdminClient(address string) (*adminClient, error) {
+	text := address
+	if strings.HasPrefix(text, ":") {
+		text = "127.0.0.1" + text
+	}
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	base, err := url.Parse(text)
+	if err != nil || base.Host == "" {
+		return nil, usageError("--admin %s: not an address; want host:port", address)
+	}
+	return &adminClient{
+		address: address,
+		base:    base,
+		// No proxy: the admin interface is on this machine or forwarded to it.
+		http: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}, nil
+}
+
+// call sends one request and decodes the answer into v; raw is the answer.
+func (a *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, v any) (raw []byte, err error) {
+	u := a.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return nil, &exitError{exitFailed, fmt.Errorf("no answer from %s: %w; is penstock running, and is this its admin address (--admin)?", a.address, cause(err))}
+	}
+	defer res.Body.Close()
+	raw, err = io.ReadAll(io.LimitReader(res.Body, 256<<20))
+	if err != nil {
+		return nil, &exitError{exitFailed, fmt.Errorf("the answer from %s broke off: %w; try again", a.address, cause(err))}
+	}
+	if res.StatusCode != http.StatusOK {
+		var f admin.Failure
+		if json.Unmarshal(raw, &f) == nil && f.Error.Message != "" {
+			text := f.Error.Message
+			if f.Error.Param != "" {
+				text = f.Error.Param + ": " + text
+			}
+			if f.Error.Hint != "" {
+				text += "; " + f.Error.Hint
+			}
+			return nil, &exitError{exitFailed, errors.New(text)}
+		}
+		return nil, &exitError{exitFailed, fmt.Errorf("%s answers %s to %s %s; is this its admin address (--admin)?", a.address, res.Status, method, path)}
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return nil, &exitError{exitFailed, fmt.Errorf("the answer from %s is not penstock's: %w; is this its admin address (--admin)?", a.address, err)}
+	}
+	return raw, nil
+}
+
+// cause takes off what the message around it says already.
+func cause(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return err
+}
+
+// getOptions are the flags of get.
+type getOptions struct {
+	output, admin, pool string
+	n                   int
+}
+
+func newGetCommand() *cobra.Command {
+	var o getOptions
+	c := &cobra.Command{
+		Use:   "get pools|members|models|picks",
+		Short: "Show what a running gateway knows",
+		Long: `Show what a running gateway knows, from its admin interface.
+
+  pools    pools with their source, profile and members by state
+  members  members with their load and last metrics; --pool NAME for one pool
+  models   names that clients may ask for, with their targets
+  picks    the newest decisions; --pool NAME, -n COUNT
+
+A value that a server does not report is printed as -, never as 0.
+Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`,
+		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"pools", "members", "models", "picks"},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkOutput(o.output, "table"); err != nil {
+				return err
+			}
+			a, err := newAdminClient(o.admin)
+			if err != nil {
+				return err
+			}
+			return get(c.Context(), a, args[0], o, c.OutOrStdout())
+		},
+	}
+	outputFlag(c, &o.output, "table")
+	adminFlag(c, &o.admin)
+	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, picks)")
+	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
+	return quiet(c)
+}
+
+func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Writer) error {
+	query := url.Values{}
+	if o.pool != "" {
+		query.Set("pool", o.pool)
+	}
+	switch what {
+	case "pools":
+		return show(ctx, a, what, nil, o.output, w, poolTable)
+	case "members":
+		return show(ctx, a, what, query, o.output, w, memberTable)
+	case "models":
+		return show(ctx, a, what, nil, o.output, w, modelTable)
+	case "picks":
+		query.Set("n", strconv.Itoa(o.n))
+		return show(ctx, a, what, query, o.output, w, pickTable)
+	}
+	return usageError("there is nothing called %s to get", what)
+}
+
+// show fetches a list and prints it, as it came or through table.
+func show[T any](ctx context.Context, a *adminClient, path string, query url.Values, output string, w io.Writer, table func(io.Writer, []T)) error {
+	var list []T
+	raw, err := a.call(ctx, http.MethodGet, path, query, nil, &list)
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		_, err := w.Write(raw)
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	table(tw, list)
+	return tw.Flush()
+}
+
+func poolTable(w io.Writer, pools []admin.PoolStatus) {
+	fmt.Fprintln(w, "POOL\tMEMBERS\tREADY\tIN FLIGHT\tENGINE\tPROTOCOL\tPROFILE\tSOURCE")
+	for _, p := range pools {
+		source := p.Source
+		if p.Discovery != "" {
+			source += " (" + p.Discovery + ")"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", p.Name, p.Members, p.Ready, p.Requests, p.Engine, p.Protocol, p.Profile, source)
+	}
+}
+
+func memberTable(w io.Writer, members []admin.MemberStatus) {
+	fmt.Fprintln(w, "POOL\tMEMBER\tSTATE\tIN FLIGHT\tQUEUED TOKENS\tWAITING\tRUNNING\tKV\tPREFIX HITS\tMETRICS")
+	for _, m := range members {
+		x, metrics := m.Metrics, "fresh"
+		switch {
+		case x == nil:
+			x, metrics = &admin.MemberMetrics{}, "unknown"
+		case x.Stale:
+			metrics = "stale"
+		}
+		state := m.State
+		if m.Share < 1 && state == "returning" {
+			state = fmt.Sprintf("%s (%.0f%%)", state, 100*m.Share)
+		}
+		hits := "-"
+		if x.PrefixHits != nil && x.PrefixQueries != nil && *x.PrefixQueries > 0 {
+			hits = fmt.Sprintf("%.0f%%", 100**x.PrefixHits / *x.PrefixQueries)
+		}
+		kv := "-"
+		if x.KVUsage != nil {
+			kv = fmt.Sprintf("%.0f%%", 100**x.KVUsage)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", m.Pool, m.Address, state, m.Requests, m.Queued,
+			numberOrDash(x.Waiting), numberOrDash(x.Running), kv, hits, metrics)
+	}
+}
+
+func numberOrDash(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*v, 'f', -1, 64)
+}
+
+func modelTable(w io.Writer, models []admin.ModelStatus) {
+	fmt.Fprintln(w, "MODEL\tALIAS OF\tPOOL\tUPSTREAM MODEL\tWEIGHT\tREADY MEMBERS")
+	for _, m := range models {
+		for _, t := range m.Targets {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\n", m.Name, orDash(m.Alias), t.Pool, t.Model, t.Weight, t.Ready)
+		}
+		if len(m.Targets) == 0 {
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\n", m.Name, orDash(m.Alias))
+		}
+	}
+}
+
+func pickTable(w io.Writer, picks []*epp.Explanation) {
+	fmt.Fprintln(w, "TIME\tREQUEST\tPOOL\tMODEL\tPICKED\tREASON\tCACHED OF PROMPT")
+	for _, x := range picks {
+		picked, cached := "-", 0
+		if len(x.Picked) > 0 {
+			picked = x.Picked[0]
+			for _, c := range x.Candidates {
+				if c.Endpoint == picked {
+					cached = c.MatchedTokens
+				}
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d/%d\n", x.At.Local().Format("15:04:05.000"), x.RequestID, x.Pool, x.Model, picked, x.Reason, cached, x.PromptTokens)
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

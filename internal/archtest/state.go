@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+	"strings"
+)
+
+// HiddenState finds what runs or changes behind the reader's back: init
+// functions, values carried in a context, and package-level variables that
+// may change. Variables of tests are not looked at.
+//
+// A variable passes when it is a guard (var _ I = …), an error sentinel, a
+// compiled regular expression, an embedded file, a table (an unexported
+// composite literal of array, slice or map that nothing in the package writes
+// to), or when allow names it as "dir.name".
+func HiddenState(m *Module, allow Allow) []Violation {
+	var vs []Violation
+	used := map[string]bool{}
+	for _, p := range m.Packages {
+		written := writes(p.Code())
+		for _, f := range p.Files {
+			vs = append(vs, initsAndValues(m, f)...)
+			if f.Test {
+				continue
+			}
+			for _, d := range f.AST.Decls {
+				g, ok := d.(*ast.GenDecl)
+				if !ok || g.Tok != token.VAR {
+					continue
+				}
+				for _, s := range g.Specs {
+					v := s.(*ast.ValueSpec)
+					if embedded(g, v) {
+						continue
+					}
+					for i, name := range v.Names {
+						if !constant(name.Name, v, i, written) && !allow.has(p.Dir+"."+name.Name, used) {
+							vs = append(vs, Violation{m.at(name), "variable " + name.Name + " is package-level state"})
+						}
+					}
+				}
+			}
+		}
+	}
+	vs = append(vs, allow.unused(m, "package-level state", used)...)
+	sortViolations(vs)
+	return vs
+}
+
+func initsAndValues(m *Module, f *File) []Violation {
+	var vs []Violation
+	ast.Inspect(f.AST, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv == nil && n.Name.Name == "init" {
+				vs = append(vs, Violation{m.at(n), "init runs at import; make it a function that somebody calls"})
+			}
+		case *ast.SelectorExpr:
+			if selector(n) == "context.WithValue" {
+				vs = append(vs, Violation{m.at(n), "context.WithValue hides an argument; pass it"})
+			}
+		}
+		return true
+	})
+	return vs
+}
+
+// constant says whether the i-th variable of v stays what it is.
+func constant(name string, v *ast.ValueSpec, i int, written map[string]bool) bool {
+	if name == "_" {
+		return true
+	}
+	if written[name] || i >= len(v.Values) {
+		return false
+	}
+	switch x := v.Values[i].(type) {
+	case *ast.CallExpr:
+		sel, ok := x.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		switch selector(sel) {
+		case "errors.New", "fmt.Errorf":
+			return strings.HasPrefix(name, "err") || strings.HasPrefix(name, "Err")
+		case "regexp.MustCompile":
+			return true
+		}
+	case *ast.CompositeLit:
+		switch x.Type.(type) {
+		case *ast.ArrayType, *ast.MapType:
+			return !ast.IsExported(name)
+		}
+	}
+	return false
+}
+
+func embedded(g *ast.GenDecl, v *ast.ValueSpec) bool {
+	for _, doc := range []*ast.CommentGroup{g.Doc, v.Doc} {
+		if doc == nil {
+			continue
+		}
+		for _, c := range doc.List {
+			if strings.HasPrefix(c.Text, "//go:embed ") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// writes are the names that some statement of the files assigns to, changes in
+// part, deletes from or takes the address of. It does not know scopes, so a
+// local variable of the same name counts too: rename one of them.
+func writes(files []*File) map[string]bool {
+	w := map[string]bool{}
+	mark := func(e ast.Expr) {
+		if id := rootIdent(e); id != nil {
+			w[id.Name] = true
+		}
+	}
+	for _, f := range files {
+		ast.Inspect(f.AST, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.AssignStmt:
+				if n.Tok == token.DEFINE {
+					return true
+				}
+				for _, e := range n.Lhs {
+					mark(e)
+				}
+			case *ast.IncDecStmt:
+				mark(n.X)
+			case *ast.UnaryExpr:
+				if n.Op == token.AND {
+					mark(n.X)
+				}
+			case *ast.CallExpr:
+				if id, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && (id.Name == "delete" || id.Name == "clear") {
+					mark(n.Args[0])
+				}
+			}
+			return true
+		})
+	}
+	return w
+}
+
+// rootIdent is the variable at the root of x, x[i], x.f, *x.
+func rootIdent(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		case *ast.SliceExpr:
+			e = x.X
+		default:
+			return nil
+		}
+	}
+}
+
+func selector(s *ast.SelectorExpr) string {
+	if id, ok := s.X.(*ast.Ident); ok {
+		return id.Name + "." + s.Sel.Name
+	}
+	return ""
+}
