@@ -33,7 +33,7 @@ func TestBadInput(t *testing.T) {
 		{"engine administration", post("/v1/load_lora_adapter", hello), "404", "unknown_url"},
 		{"method", "GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405", "POST"},
 		{"CONNECT", "CONNECT 10.0.0.1:22 HTTP/1.1\r\nHost: 10.0.0.1:22\r\nConnection: close\r\n\r\n", "40", ""},
-		{"no model", post("/v1/chat/completions", `{"messages":[]}`), "400", `"param":"model"`},
+		{"no model", post("/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}]}`), "400", `"param":"model"`},
 		{"unknown model", post("/v1/chat/completions", strings.Replace(hello, `"m"`, `"x"`, 1)), "404", "model_not_found"},
 		{"twice", post("/v1/chat/completions", `{"model":"m","\u006dodel":"x","messages":[]}`), "400", "model"},
 		{"engine control", post("/v1/chat/completions", `{"model":"m","kv_transfer_params":{},"messages":[]}`), "400", "kv_transfer_params"},
@@ -46,6 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"bare CR in a value", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nA: b\rc\r\nContent-Length: 0\r\n\r\n", "400", ""},
 		{"two lengths", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "400", ""},
 		{"headers too long", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20000) + "\r\n\r\n", "431", ""},
+		{"refused upload that stalls", "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", "404", ""},
 		{"headers without end", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nA: a\r\n", "", ""},
 		{"upload that stalls", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", "408", ""},
 	} {
@@ -79,7 +80,7 @@ func TestLengthAndChunkedTogether(t *testing.T) {
 	if strings.Count(got, "HTTP/1.1 ") != 1 || !strings.Contains(got, "Connection: close") {
 		t.Errorf("got %q", got)
 	}
-	if want := strings.Replace(hello, `"m"`, `"up-m"`, 1) + "[]true"; bodies.Load() != want {
+	if want := strings.Replace(hello, `"m"`, `"up-m"`, 1) + "[] true"; bodies.Load() != want {
 		t.Errorf("upstream got %v", bodies.Load())
 	}
 }

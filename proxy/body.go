@@ -60,7 +60,6 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 	}
 	idle := x.table.cfg.Limits.UploadIdle.D()
 	start := time.Now()
-	defer x.ctl.SetReadDeadline(time.Time{})
 	for {
 		if len(buf) == cap(buf) {
 			grown := min(max(int64(cap(buf))*2, 4<<10), limit+1)
@@ -82,8 +81,10 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 		}
 		switch {
 		case err == io.EOF:
+			x.ctl.SetReadDeadline(time.Time{}) // or it would end the wait for the answer
 			return buf, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			x.stalled = true
 			return nil, &llm.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "upload_timeout", Message: "the request body did not come in time"}
 		case err != nil:
 			var tooBig *http.MaxBytesError

@@ -82,7 +82,7 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 func (s *Server) socketFor(address string) (net.Listener, error) {
 	for _, old := range s.listeners {
 		tcp, ok := old.socket.(*net.TCPListener)
-		if !ok || old.cfg.Address != address {
+		if !ok || old.cfg.Address != address && tcp.Addr().String() != address {
 			continue
 		}
 		f, err := tcp.File()
@@ -101,7 +101,7 @@ func (l *listener) keeps(lc config.Listener, limits config.Limits) bool {
 	a.DebugHeaders, b.DebugHeaders = false, false
 	a.UpgradePaths, b.UpgradePaths = nil, nil
 	x, y := l.limits, limits
-	return reflect.DeepEqual(a, b) && x.HeaderTimeout == y.HeaderTimeout && x.KeepAlive == y.KeepAlive &&
+	return reflect.DeepEqual(a, b) && x.HeaderTimeout == y.HeaderTimeout && x.UploadIdle == y.UploadIdle && x.KeepAlive == y.KeepAlive &&
 		x.Headers == y.Headers && x.Streams == y.Streams && x.WriteIdle == y.WriteIdle
 }
 

@@ -38,9 +38,10 @@ type exchange struct {
 	named  int         // how many of its endpoints were taken
 	denial *epp.Denial // the picker's refusal
 
-	record *usage.Record
-	sent   bool // the head of an answer went to the client
-	broken bool // the answer broke: end the connection, not the message
+	record  *usage.Record
+	stalled bool // the upload ran out of time
+	sent    bool // the head of an answer went to the client
+	broken  bool // the answer broke: end the connection, not the message
 }
 
 // serve is one request from its first line to its last byte. What it returns
@@ -91,12 +92,18 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
 	}
 	x.ctl.SetWriteDeadline(x.record.Time.Add(l.limits.WriteIdle.D() + l.limits.UploadIdle.D()))
+	if r.ContentLength != 0 {
+		// A refusal does not read the body, but net/http does after it: that
+		// must end too. readBody moves this deadline and takes it away.
+		x.ctl.SetReadDeadline(x.record.Time.Add(l.limits.UploadIdle.D()))
+	}
 	return x
 }
 
-// clientGone says that the client has left, as opposed to being cut.
+// clientGone says that the client has left, as opposed to being cut or to
+// having stalled: net/http ends the context then too.
 func (x *exchange) clientGone() bool {
-	return x.r.Context().Err() != nil && context.Cause(x.r.Context()) != errDrained
+	return !x.stalled && x.r.Context().Err() != nil && context.Cause(x.r.Context()) != errDrained
 }
 
 // left is what remains of the total time.
@@ -112,7 +119,7 @@ func (x *exchange) settle() {
 		x.fail(llm.Internal("the gateway failed; its log has the reason"))
 	}
 	rec := x.record
-	if x.clientGone() && (rec.Status == 0 || rec.ErrorClass != "") {
+	if x.clientGone() && rec.ErrorClass != "client_slow" && (rec.Status == 0 || rec.ErrorClass != "") {
 		rec.Status, rec.ErrorClass, rec.Error = StatusClientClosed, "client_closed", "the client left"
 	}
 	rec.Total = time.Since(rec.Time).Seconds()

@@ -101,6 +101,8 @@ func (x *exchange) sendHead(res *http.Response) {
 // errClient marks a failure to write to the client.
 type errClient struct{ error }
 
+func (e errClient) Unwrap() error { return e.error }
+
 func (y *relay) copyBody() error {
 	a := y.a
 	n, err := a.n, a.err

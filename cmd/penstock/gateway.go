@@ -145,7 +145,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 			return fmt.Errorf("pools[%d] (%s): %w", i, pc.Name, err)
 		}
 		if g.pools[pc.Name] == nil {
-			undo = append(undo, p.pool.Close)
+			undo = append(undo, p.scheduler.Close, p.pool.Close)
 		}
 		commits = append(commits, commit)
 		next[pc.Name] = p
@@ -207,6 +207,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	for name, p := range before {
 		if next[name] == nil {
 			p.pool.Close()
+			p.scheduler.Close()
 		}
 	}
 	return nil
@@ -286,6 +287,7 @@ func (g *gateway) close(ctx context.Context) int {
 	g.mu.Unlock()
 	for _, p := range pools {
 		p.pool.Close()
+		p.scheduler.Close()
 	}
 	if l := g.records.Swap(nil); l != nil {
 		flush, cancel := context.WithTimeout(context.Background(), 5*time.Second)
