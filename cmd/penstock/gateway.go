@@ -238,7 +238,7 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (*pooled, func()
 			}
 		}, nil
 	}
-	p, err := pool.New(pc, pool.Options{Log: g.log.With("pool", pc.Name), Metrics: g.poolMetrics})
+	p, err := pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics})
 	if err != nil {
 		return nil, nil, err
 	}
