@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -42,10 +43,12 @@ type attempt struct {
 // answer is a member's answer whose first body bytes have come, or its end.
 type answer struct {
 	*attempt
-	res *http.Response
-	buf *[]byte
-	n   int   // bytes of buf that are there already
-	err error // of the read that brought them; io.EOF: the body has ended
+	res     *http.Response
+	sse     bool
+	buffers *sync.Pool // where buf goes back to
+	buf     *[]byte
+	n       int   // bytes of buf that are there already
+	err     error // of the read that brought them; io.EOF: the body has ended
 }
 
 // failure is an attempt that brought no answer.
@@ -228,20 +231,31 @@ func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
 		a.close()
 		return nil, f
 	}
-	// After a head only the body's first byte, or its end, makes an answer.
-	buf := readBuffers.Get().(*[]byte)
-	n, err := res.Body.Read(*buf)
-	for n == 0 && err == nil {
-		n, err = res.Body.Read(*buf)
+	// After a head only bytes of the body, or its end, make an answer: one for
+	// a stream, a buffer full for the rest, so that a short answer is had whole
+	// or not at all.
+	ans := &answer{attempt: a, res: res, buffers: readBuffers, sse: isEventStream(res.Header)}
+	enough := 1
+	if !ans.sse {
+		ans.buffers, enough = wholeBuffers, wholeBuffer
 	}
-	if n == 0 && err != io.EOF {
-		f := a.classify(err)
-		res.Body.Close()
-		readBuffers.Put(buf)
-		a.close()
+	ans.buf = ans.buffers.Get().(*[]byte)
+	for ans.n < enough && ans.err == nil {
+		var n int
+		n, ans.err = res.Body.Read((*ans.buf)[ans.n:])
+		ans.n += n
+	}
+	if ans.err != nil && ans.err != io.EOF && (ans.n == 0 || !ans.sse) {
+		f := a.classify(ans.err)
+		ans.close()
 		return nil, f
 	}
-	return &answer{attempt: a, res: res, buf: buf, n: n, err: err}, nil
+	return ans, nil
+}
+
+func isEventStream(h http.Header) bool {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return kind == "text/event-stream"
 }
 
 // begins counts the attempt on its member and starts its clock.
@@ -258,9 +272,15 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 	return a
 }
 
-// readBuffers are for relaying: one per open stream, so small; an SSE event
-// is a few hundred bytes.
-var readBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+// readBuffers relay streams: one is held for as long as a stream is open, so
+// they are small; an SSE event is a few hundred bytes. wholeBuffers take other
+// answers.
+var (
+	readBuffers  = &sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+	wholeBuffers = &sync.Pool{New: func() any { b := make([]byte, wholeBuffer); return &b }}
+)
+
+const wholeBuffer = 32 << 10
 
 // outbound builds the request for the member. Its body has no GetBody, so the
 // transport can never send it twice.
@@ -386,7 +406,7 @@ func (a *answer) close() {
 	a.attempt.close()
 	a.res.Body.Close()
 	if a.buf != nil {
-		readBuffers.Put(a.buf)
+		a.buffers.Put(a.buf)
 		a.buf = nil
 	}
 }

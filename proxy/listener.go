@@ -24,15 +24,17 @@ import (
 
 // listener is one bound address with its server.
 type listener struct {
-	server *Server
-	name   string
-	cfg    config.Listener
-	limits config.Limits
-	socket net.Listener
-	http   *http.Server
-	ctx    context.Context // of every request on it
-	cut    context.CancelCauseFunc
-	open   atomic.Int64 // exchanges under way
+	server  *Server
+	name    string
+	cfg     config.Listener
+	limits  config.Limits
+	socket  net.Listener
+	http    *http.Server
+	ctx     context.Context // of every request on it
+	cut     context.CancelCauseFunc
+	open    atomic.Int64 // exchanges under way
+	conns   atomic.Int64 // connections, idle ones too
+	retired atomic.Bool
 
 	debug    atomic.Bool              // show the endpoint in response headers
 	upgrades atomic.Pointer[[]string] // paths on which an Upgrade is passed on
@@ -55,6 +57,7 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 		MaxHeaderBytes:               int(limits.Headers),
 		DisableGeneralOptionsHandler: true,
 		BaseContext:                  func(net.Listener) context.Context { return l.ctx },
+		ConnState:                    l.count,
 		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		Protocols:                    new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
@@ -115,6 +118,15 @@ func (l *listener) allowsUpgrade(path string) bool {
 	return paths != nil && slices.Contains(*paths, path)
 }
 
+func (l *listener) count(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		l.conns.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		l.conns.Add(-1)
+	}
+}
+
 func (l *listener) serve() {
 	var err error
 	if l.http.TLSConfig != nil {
@@ -122,28 +134,52 @@ func (l *listener) serve() {
 	} else {
 		err = l.http.Serve(l.socket)
 	}
-	if !errors.Is(err, http.ErrServerClosed) {
+	if !errors.Is(err, http.ErrServerClosed) && !l.retired.Load() {
 		l.server.log.Error("listener ended", "listener", l.name, "error", err)
 	}
 }
 
-// drain is shutdown after a reload has taken the listener away.
+// retire takes the listener out of service: it accepts nothing more, and each
+// answer tells its client to use another connection. Idle connections stay
+// until their time is up: closing them would lose the requests that are being
+// written on them at this moment.
+func (l *listener) retire() {
+	l.retired.Store(true)
+	l.socket.Close()
+}
+
+// drain ends a listener that a reload has replaced or removed.
 func (l *listener) drain(limit time.Duration) {
+	l.retire()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	l.await(ctx, &l.conns)
 	if cut := l.shutdown(ctx); cut > 0 {
 		l.server.log.Warn("streams cut after a listener was removed", "listener", l.name, "streams", cut)
 	}
 }
 
-// shutdown stops accepting and waits for the exchanges to end; when ctx ends
-// first it cuts those that are left, each with an error in its stream, and
+// await waits until n is zero or ctx ends.
+func (l *listener) await(ctx context.Context, n *atomic.Int64) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for n.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		case <-l.server.ending:
+			n = &l.open // the process ends: idle connections are not waited for
+		}
+	}
+}
+
+// shutdown retires the listener and waits for its exchanges to end; when ctx
+// ends first it cuts those that are left, each with an error in its stream, and
 // returns their number.
 func (l *listener) shutdown(ctx context.Context) (cut int) {
-	if l.http.Shutdown(ctx) == nil {
-		l.cut(errDrained)
-		return 0
-	}
+	l.retire()
+	l.await(ctx, &l.open)
 	cut = int(l.open.Load())
 	l.cut(errDrained)
 	grace, cancel := context.WithTimeout(context.Background(), 2*time.Second)

@@ -53,6 +53,7 @@ type Server struct {
 	open     atomic.Int64 // exchanges under way
 	bodies   atomic.Int64 // bytes of request bodies held
 	draining atomic.Bool
+	ending   chan struct{} // closed by Drain
 
 	mu        sync.Mutex // guards what follows; held only by Prepare, Commit, Drain
 	listeners map[string]*listener
@@ -73,7 +74,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		log: o.Log, metrics: o.Metrics, picks: o.Picks, records: o.Records,
-		listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
+		ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
 	return s
@@ -175,7 +176,9 @@ func (s *Server) Draining() bool { return s.draining.Load() }
 // Drain stops accepting and waits until every exchange has ended or ctx ends;
 // then it cuts the rest with an in-stream error and returns how many.
 func (s *Server) Drain(ctx context.Context) (cut int) {
-	s.draining.Store(true)
+	if !s.draining.Swap(true) {
+		close(s.ending)
+	}
 	s.mu.Lock()
 	ls := make([]*listener, 0, len(s.listeners))
 	for _, l := range s.listeners {

@@ -92,6 +92,9 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
 	}
 	x.ctl.SetWriteDeadline(x.record.Time.Add(l.limits.WriteIdle.D() + l.limits.UploadIdle.D()))
+	if l.retired.Load() {
+		w.Header().Set("Connection", "close") // HTTP/2: GOAWAY
+	}
 	if r.ContentLength != 0 {
 		// A refusal does not read the body, but net/http does after it: that
 		// must end too. readBody moves this deadline and takes it away.

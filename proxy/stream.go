@@ -38,10 +38,9 @@ type relay struct {
 func (x *exchange) stream(a *answer) *llm.Error {
 	defer a.close()
 	res := a.res
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	y := &relay{x: x, a: a, sse: kind == "text/event-stream", observer: x.observer(), prompt: x.req.Prompt.Tokens()}
+	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
 	y.flush = y.sse || res.ContentLength < 0
-	if res.Header.Get("Content-Encoding") == "" && (y.sse || kind == "application/json") {
+	if res.Header.Get("Content-Encoding") == "" && (y.sse || isJSON(res.Header)) {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
 		if x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
 			o.AnswerModel = x.record.ModelAsked
@@ -222,6 +221,11 @@ func (y *relay) failed(err error) *llm.Error {
 	}
 	y.a.member.Report(pool.Reset)
 	return llm.UpstreamFailed("the model server broke off its answer")
+}
+
+func isJSON(h http.Header) bool {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return kind == "application/json"
 }
 
 func isReset(err error) bool {

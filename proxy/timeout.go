@@ -34,12 +34,12 @@ func newPhase(cancel context.CancelCauseFunc, cause *error, limit, total time.Du
 
 // enter begins a phase, limit from now on.
 func (p *phase) enter(cause *error, limit time.Duration) {
-	p.cause.Store(cause)
-	end := time.Since(p.start) + limit
-	earlier := int64(min(end, p.total)) < p.deadline.Load()
-	p.deadline.Store(int64(min(end, p.total)))
+	end := min(time.Since(p.start)+limit, p.total)
+	earlier := int64(end) < p.deadline.Load()
+	p.deadline.Store(int64(end))
+	p.cause.Store(cause) // after the deadline, or the old one could run out under the new name
 	if earlier {
-		p.timer.Reset(max(0, min(end, p.total)-time.Since(p.start)))
+		p.timer.Reset(max(0, end-time.Since(p.start)))
 	}
 }
 
