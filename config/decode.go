@@ -301,7 +301,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 	}
 	if !plain && v.Type() != durationType && v.Type() != sizeType {
 		hint := ""
-		if resolve(n.text) != textKind {
+		if resolve(text) != textKind {
 			hint = "leave out the quotes"
 		}
 		wrong(hint)
