@@ -102,7 +102,7 @@ func (r random) config() *config.Config {
 
 // What is printed reads as the same value, whatever the texts hold.
 func TestRedactedParsesBack(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(150) {
 		c := random{rand.New(rand.NewPCG(seed, 1))}.config()
 		if err := c.Validate(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -190,10 +190,10 @@ func TestBoundsOnText(t *testing.T) {
 	for name, text := range map[string]string{
 		"size":    strings.Repeat("# x\n", 1<<20+1),
 		"keys":    strings.Repeat("a: b\n", 30_000),
-		"flow":    "a: " + strings.Repeat("[", 1<<20),
-		"entries": strings.Repeat("- ", 1<<20),
-		"complex": strings.Repeat("? ", 1<<20),
-		"tags":    "a: " + strings.Repeat("!x ", 1<<20),
+		"flow":    "a: " + strings.Repeat("[", 1<<17),
+		"entries": strings.Repeat("- ", 1<<17),
+		"complex": strings.Repeat("? ", 1<<17),
+		"tags":    "a: " + strings.Repeat("!x ", 1<<17),
 		"anchors": strings.Repeat("- &a b\n", 200),
 		"indent":  indented(400),
 	} {
@@ -203,6 +203,29 @@ func TestBoundsOnText(t *testing.T) {
 				t.Errorf("error is %v", err)
 			}
 		})
+	}
+}
+
+// However much is wrong, the report is bounded and quick.
+func TestProblemsAreBounded(t *testing.T) {
+	text := "a: &a [" + strings.Repeat("x, ", 1000) + "]\npools:\n" + strings.Repeat("  - {members: {static: *a}}\n", 400)
+	_, err := config.Parse("x.yaml", []byte(text))
+	if n := len(config.AsProblems(err)); n != 101 {
+		t.Errorf("%d problems", n)
+	}
+}
+
+// How an editor ends lines and begins a file changes nothing.
+func TestLineEndings(t *testing.T) {
+	want, err := config.Parse("x.yaml", []byte(minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{strings.ReplaceAll(minimal, "\n", "\r\n"), "\ufeff" + minimal, "---\n" + minimal, "%YAML 1.2\n---\n" + minimal + "...\n"} {
+		got, err := config.Parse("x.yaml", []byte(text))
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
 	}
 }
 

@@ -38,7 +38,13 @@ type scope struct {
 	file    string // the file tag
 }
 
+// maxProblems bounds what one load reports, and the work for it.
+const maxProblems = 100
+
 func (d *decoder) fail(line, col int, path, what, hint string) {
+	if len(d.problems) >= maxProblems {
+		return
+	}
 	d.problems = append(d.problems, &Problem{File: d.file, Line: line, Col: col, Path: path, What: what, Hint: hint})
 	d.faulty = append(d.faulty, path)
 }
@@ -117,6 +123,9 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 		}
 		f, ok := fieldOf(v.Type(), e.key)
 		if !ok {
+			if len(d.problems) >= maxProblems {
+				continue
+			}
 			d.fail(e.line, e.col, path, "unknown key", didYouMean(e.key, names))
 			if meant := closest(e.key, names); meant != "" {
 				d.faulty = append(d.faulty, joinKey(c.path, meant))
@@ -284,7 +293,9 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		return
 	}
 	expanded := text != n.text
-	plain := n.kind != textKind || expanded && !n.quoted
+	// A variable may stand for a number though YAML wants quotes around it
+	// inside braces.
+	plain := n.kind != textKind || expanded
 	wrong := func(hint string) {
 		d.failNode(n, c.path, fmt.Sprintf("must be %s, not %s", wanted(v.Type()), describe(n)), hint)
 	}
@@ -301,7 +312,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 	}
 	if !plain && v.Type() != durationType && v.Type() != sizeType {
 		hint := ""
-		if resolve(text) != textKind {
+		if resolve(n.text) != textKind {
 			hint = "leave out the quotes"
 		}
 		wrong(hint)

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -141,6 +142,7 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 	if len(text) > maxFile {
 		return fail(1, 1, fmt.Sprintf("is larger than %s", Size(maxFile)), "")
 	}
+	text = bytes.TrimPrefix(text, []byte("\xEF\xBB\xBF")) // some editors begin a file with it
 	if line, col, what := checkBytes(text); what != "" {
 		return fail(line, col, what, "save the file as UTF-8 text")
 	}

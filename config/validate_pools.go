@@ -50,7 +50,7 @@ func (v *validator) pools() {
 				v.fail(path+".probe.path", what, hint)
 			}
 		}
-		if name := p.Picker.Profile; !slices.Contains(pickers, name) && (!v.skip("pickers") || slices.Contains(BuiltinPickers(), name)) {
+		if name := p.Picker.Profile; !v.full() && !slices.Contains(pickers, name) && (!v.skip("pickers") || slices.Contains(BuiltinPickers(), name)) {
 			v.fail(path+".picker.profile", fmt.Sprintf("there is no picker %q", name), didYouMean(name, pickers))
 		}
 		twice := map[string]string{}
