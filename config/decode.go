@@ -326,8 +326,12 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		d.failNode(n, c.path, p.What, p.Hint)
 		return
 	}
-	if c.inherit && v.IsZero() && v.Type() == durationType {
-		d.failNode(n, c.path, "must be more than 0", "leave the key out to take the general value")
+	if c.inherit && v.IsZero() && v.CanConvert(reflect.TypeFor[float64]()) {
+		hint := "leave the key out to take the general value"
+		if v.Kind() == reflect.Float64 {
+			hint += ", or write attempts: 1 for no retries"
+		}
+		d.failNode(n, c.path, "must be more than 0", hint)
 	}
 }
 

@@ -88,6 +88,9 @@ func (v *validator) members(path string, m *Members) {
 			v.fail(path+".dns", what, hint)
 		}
 	}
+	if v.full() {
+		return
+	}
 	for _, p := range checkMembers(m.Static) {
 		v.fail(joinPath(path+".static", p.Path), p.What, p.Hint)
 	}
@@ -98,6 +101,9 @@ func checkMembers(list []Member) Problems {
 	var out Problems
 	seen := map[string]int{}
 	for i := range list {
+		if len(out) >= maxProblems {
+			break
+		}
 		at := joinIndex("", i)
 		if what, hint := checkAddress(list[i].Address, false); what != "" {
 			out = append(out, &Problem{Path: at, What: what, Hint: hint})
