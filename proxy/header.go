@@ -108,7 +108,7 @@ func (x *exchange) requestHeader() http.Header {
 	}
 	out["X-Forwarded-Proto"] = []string{proto}
 	if key := x.target.apiKey; key != "" {
-		out["Authorization"] = []string{"Bearer " + string(key)}
+		out["Authorization"] = []string{"Bearer " + key.Reveal()}
 	}
 	return out
 }
