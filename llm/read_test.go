@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"mime/multipart"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -270,6 +272,117 @@ func chatOf(size int, unit string) []byte {
 	text, _ := json.Marshal(strings.Repeat(unit, size/4/len(unit)))
 	message := `{"role":"user","content":` + string(text) + `},{"role":"assistant","content":[{"type":"text","text":` + string(text) + `}]}`
 	return []byte(`{"model":"meta-llama/Llama-3.1-8B-Instruct","temperature":0.7,"max_tokens":256,"stream":true,"messages":[` + message + `,` + message + `]}`)
+}
+
+// FuzzRead holds what is accepted, and what edits do, against encoding/json.
+func FuzzRead(f *testing.F) {
+	for _, body := range []string{
+		`{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`,
+		`{"model":"m","stream":true,"stream_options":{"include_usage":false,"x":[1]},"prompt":"a\u00fc\n","max_tokens":3}`,
+		`{"stream":true,"stream_options":null,"model":"m","prompt":[1,2,3],"n":2}`,
+		`{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"x"}]}],"instructions":"i","tools":[{}]}`,
+		`{"model":"m","input":["a","b"],"user":"u"}`,
+		`{"mod\u0065l":"m","Model":"x","prompt":[[1],[2]]}`,
+		`{"model":"\ud800","prompt":"p"}`, `{"model":"m","prompt":"p",}`, "{\"model\":\"\xff\",\"prompt\":\"\"}", `[]`,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		valid := json.Valid(body) && utf8.Valid(body)
+		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther} {
+			req, refusal := llm.Read(op, "", body, llm.Limits{})
+			if refusal != nil {
+				if refusal.Status != 400 || refusal.Message == "" {
+					t.Fatalf("%+v", refusal)
+				}
+				if m := refusal.Message; valid && refusal.Code == "invalid_json" &&
+					!strings.HasSuffix(m, "unpaired surrogate") && !strings.HasSuffix(m, "nested too deep") {
+					t.Fatalf("%s refused: %v", body, refusal)
+				}
+				continue
+			}
+			if !valid {
+				t.Fatalf("%q accepted", body)
+			}
+			checkRequest(t, req, body)
+		}
+	})
+}
+
+// checkRequest compares a request and its edited body with what encoding/json
+// makes of the bytes.
+func checkRequest(t *testing.T, req *llm.Request, body []byte) {
+	t.Helper()
+	var before, after map[string]any
+	if err := json.Unmarshal(body, &before); err != nil {
+		t.Fatal(err)
+	}
+	if before["model"] != req.Model {
+		t.Fatalf("model %q, encoding/json has %q", req.Model, before["model"])
+	}
+	if text, ok := before["prompt"].(string); ok && req.Op == llm.OpCompletions {
+		if got := string(promptBytes(&req.Prompt, 0)); got != text {
+			t.Fatalf("prompt %q, encoding/json has %q", got, text)
+		}
+	}
+	for i := range req.Prompt.Len() {
+		promptBytes(&req.Prompt, i)
+	}
+	edited := req.Body(llm.Edits{Model: "new \"name\"", IncludeUsage: true})
+	if err := json.Unmarshal(edited, &after); err != nil {
+		t.Fatalf("%s became %s: %v", body, edited, err)
+	}
+	before["model"] = "new \"name\""
+	if stream, _ := before["stream"].(bool); stream && (req.Op == llm.OpChat || req.Op == llm.OpCompletions) {
+		options, _ := before["stream_options"].(map[string]any)
+		if options == nil {
+			options = map[string]any{}
+		}
+		options["include_usage"] = true
+		before["stream_options"] = options
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Fatalf("%s became %s:\n%s", body, edited, diff)
+	}
+}
+
+// FuzzForm holds the form reader against mime/multipart.
+func FuzzForm(f *testing.F) {
+	part := "--X\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n"
+	file := "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\r\n--Xx\r\n\r\n"
+	f.Add([]byte(file + part + "--X--"))
+	f.Add([]byte(part + part + "--X--\r\n"))
+	f.Add([]byte(part + "--X \r\n\r\n\r\n--X--"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, refusal := llm.Read(llm.OpOther, "multipart/form-data; boundary=X", body, llm.Limits{})
+		if refusal != nil {
+			return
+		}
+		if got := modelInForm(t, body); got != req.Model {
+			t.Fatalf("model %q, mime/multipart has %q in %q", req.Model, got, body)
+		}
+		if got := modelInForm(t, req.Body(llm.Edits{Model: "new"})); got != "new" {
+			t.Fatalf("edited model %q", got)
+		}
+	})
+}
+
+func modelInForm(t *testing.T, body []byte) string {
+	t.Helper()
+	r := multipart.NewReader(bytes.NewReader(body), "X")
+	for {
+		p, err := r.NextRawPart()
+		if err != nil {
+			return ""
+		}
+		if p.FormName() == "model" {
+			value, err := io.ReadAll(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(value)
+		}
+	}
 }
 
 func BenchmarkRead(b *testing.B) {

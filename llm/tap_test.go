@@ -124,6 +124,19 @@ func TestWatchingReturnsTheInput(t *testing.T) {
 	}
 }
 
+func TestMidEvent(t *testing.T) {
+	for _, o := range tapModes {
+		tap := llm.NewTap(o)
+		edits := o.DropUsage
+		for i, in := range []string{chunkOf("a"), "data: {", "}\n", "\n"} {
+			tap.Feed([]byte(in))
+			if got, want := tap.MidEvent(), !edits && (i == 1 || i == 2); got != want {
+				t.Errorf("%+v after input %d: %v", o, i, got)
+			}
+		}
+	}
+}
+
 // TestHeldIsBounded: an event over the bound passes unedited and at once.
 func TestHeldIsBounded(t *testing.T) {
 	tap := llm.NewTap(llm.TapOptions{Op: llm.OpChat, Stream: true, DropUsage: true, AnswerModel: "asked"})
