@@ -201,12 +201,17 @@ func (rd *reader) prompts(name string) {
 		rd.add(piecePlain, t)
 		return
 	}
+	rd.prompt.each = true
 	start := rd.start()
+	if n, ok := rd.s.Naturals(math.MaxInt32); ok {
+		rd.prompt.ids += n
+		rd.addIDs(start)
+		return
+	}
 	if !rd.s.Array() {
 		rd.wrongType(name, "must be a string or an array of strings or of token ids")
 		return
 	}
-	rd.prompt.each = true
 	first := jsonedit.Invalid
 	i := 0
 	for ; rd.err == nil && rd.s.NextElement(); i++ {
@@ -243,6 +248,11 @@ const notTokenID = "must be a token id"
 // tokenIDs reads prompt i of several, an array of token ids.
 func (rd *reader) tokenIDs(name string, i int) {
 	start := rd.start()
+	if n, ok := rd.s.Naturals(math.MaxInt32); ok {
+		rd.prompt.ids += n
+		rd.addIDs(start)
+		return
+	}
 	rd.s.Array()
 	j := 0
 	for ; rd.err == nil && rd.s.NextElement(); j++ {
