@@ -244,7 +244,7 @@ func (c *plainConn) Do(ctx context.Context, req *http.Request) (*http.Response, 
 	if _, err := c.conn.Write(c.request); err != nil {
 		return nil, err
 	}
-	c.limited.N = pageLimit + 64<<10
+	c.limited.N = 2 * pageLimit // header and chunk framing included
 	for {
 		res, err := http.ReadResponse(c.buffered, req)
 		if err != nil {
