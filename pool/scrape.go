@@ -61,7 +61,14 @@ func (p *Pool) staleAfter() time.Duration {
 func (p *Pool) scrape() {
 	cfg, dial := p.next.cfg, p.next.dial
 	if cfg.Metrics.Off {
+		if p.stops[scraping] == nil {
+			return
+		}
 		p.stop(scraping)
+		for _, m := range p.Snapshot().Members {
+			m.setLacks(0)
+			m.lastScrape.Store(nil)
+		}
 		return
 	}
 	r := &rota{pool: p, interval: p.scrapeInterval, workers: maxWorkers}

@@ -27,7 +27,8 @@ type engine struct {
 	page    atomic.Value // string
 	handler atomic.Value // func(w, r); instead of the page
 	served  atomic.Int64
-	conns   atomic.Int64
+	conns   atomic.Int64 // ever
+	open    atomic.Int64 // now
 }
 
 func newEngine(t *testing.T, l net.Listener, start func(*httptest.Server)) *engine {
@@ -47,8 +48,12 @@ func newEngine(t *testing.T, l net.Listener, start func(*httptest.Server)) *engi
 		e.Listener = l
 	}
 	e.Config.ConnState = func(c net.Conn, s http.ConnState) {
-		if s == http.StateNew {
+		switch s {
+		case http.StateNew:
 			e.conns.Add(1)
+			e.open.Add(1)
+		case http.StateClosed:
+			e.open.Add(-1)
 		}
 	}
 	start(e.Server)
@@ -264,14 +269,14 @@ func TestDrainingServerStaysOut(t *testing.T) {
 	}
 	e := newEngine(t, l, (*httptest.Server).Start)
 	e.vllm(1, 1)
-	_, m := scraped(t, config.Pool{}, pool.Options{}, e.address())
+	p, m := scraped(t, config.Pool{}, pool.Options{}, e.address())
 	eventually(t, "first page", func() bool { return waiting(m) == 1 })
 	l.Close() // the kept connection lives on
 	served := e.served.Load()
 	eventually(t, "old connection serves", func() bool { return e.served.Load() > served+2 })
 	wantState(t, m, pool.Ready)
 	m.Report(pool.Refused)
-	time.Sleep(50 * time.Millisecond) // several scrapes: each must find it refused
+	eventually(t, "the scraper dials anew", func() bool { return p.Status().Members[0].ScrapeResult == "refused" })
 	wantState(t, m, pool.Ejected)
 }
 
@@ -345,13 +350,7 @@ func TestRouter2825ChurnLeavesNothing(t *testing.T) {
 		eventually(t, "page", func() bool { return waiting(m) == 1 })
 	}
 	p.SetMembers(nil)
-	var open atomic.Int64
-	eventually(t, "the last connection is closed", func() bool {
-		served := e.served.Load()
-		time.Sleep(20 * time.Millisecond)
-		open.Store(e.served.Load() - served)
-		return open.Load() == 0
-	})
+	eventually(t, "every connection is closed", func() bool { return e.open.Load() == 0 })
 }
 
 func TestScrapingIsReconfigured(t *testing.T) {
