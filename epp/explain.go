@@ -142,10 +142,10 @@ func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
 		rec.rows = make([]row, 0, room)
 		rec.scores = make([]float64, 0, room*len(p.scorers))
 	}
-	for _, i := range v.ranked {
-		rec.add(&v.all[i])
+	for _, at := range v.ranked {
+		rec.add(&v.all[at.i])
 		for k := range p.scorers {
-			rec.scores = append(rec.scores, v.scores[k*n+int(i)])
+			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
 		}
 	}
 	for i := 0; i < n && len(rec.rows) < explained; i++ {
