@@ -180,7 +180,7 @@ func (rec *record) explanation(poolName string) *Explanation {
 	for i := range rec.rows {
 		w := &rec.rows[i]
 		c := Candidate{
-			Endpoint: w.address, State: stateName(w.state), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
+			Endpoint: w.address, State: w.state.String(), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
 			MatchedTokens: int(w.matched), Requests: w.requests, Queued: w.queued,
 			Waiting: w.waiting, Running: w.running, KVUsage: w.use, Metrics: w.metrics.String(),
 		}

@@ -112,18 +112,6 @@ func (v *view) emptiedBy(stage string) bool {
 	return len(v.alive) == 0
 }
 
-func stateName(s pool.State) string {
-	switch s {
-	case pool.Ready:
-		return "ready"
-	case pool.Returning:
-		return "returning"
-	case pool.Ejected:
-		return "ejected"
-	}
-	return "down"
-}
-
 // roleLabel says what a member does when prefill and decode are apart.
 const roleLabel = "llm-d.ai/role"
 

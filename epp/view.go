@@ -95,8 +95,8 @@ func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
 		s.refresh(t)
 		c := &v.all[i]
 		*c = candidate{t: t, state: t.m.State(), load: t.m.Load(), page: t.m.Metrics(), slow: t.speed.slow.Load(), share: 1}
-		if c.page != nil {
-			c.stale = bound > 0 && v.now.Sub(c.page.At) > bound
+		if c.page != nil && v.now.Sub(c.page.At) > bound {
+			c.stale = t.m.Stale() // the pool's bound is this one or longer
 		}
 		if t.sized.Load() != c.page {
 			s.size(t, c.page, p.index, len(members))
@@ -109,7 +109,7 @@ func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
 			c.requests, c.queued, c.context = float64(c.load.Requests), float64(c.load.Queued), float64(c.load.Context)
 		}
 		if c.state != pool.Ready && c.state != pool.Returning {
-			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: stateName(c.state)}
+			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: c.state.String()}
 			continue
 		}
 		v.alive = append(v.alive, int32(i))
