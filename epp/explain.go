@@ -142,10 +142,10 @@ func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
 		rec.rows = make([]row, 0, room)
 		rec.scores = make([]float64, 0, room*len(p.scorers))
 	}
-	for _, i := range v.ranked {
-		rec.add(&v.all[i])
+	for _, at := range v.ranked {
+		rec.add(&v.all[at.i])
 		for k := range p.scorers {
-			rec.scores = append(rec.scores, v.scores[k*n+int(i)])
+			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
 		}
 	}
 	for i := 0; i < n && len(rec.rows) < explained; i++ {
@@ -180,7 +180,7 @@ func (rec *record) explanation(poolName string) *Explanation {
 	for i := range rec.rows {
 		w := &rec.rows[i]
 		c := Candidate{
-			Endpoint: w.address, State: stateName(w.state), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
+			Endpoint: w.address, State: w.state.String(), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
 			MatchedTokens: int(w.matched), Requests: w.requests, Queued: w.queued,
 			Waiting: w.waiting, Running: w.running, KVUsage: w.use, Metrics: w.metrics.String(),
 		}
