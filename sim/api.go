@@ -353,6 +353,13 @@ var errCut = errors.New("answer cut by a fault")
 // usage is the usage of the job so far, as the faults have it; nil for none.
 func (x *exchange) usage() *usage { return x.faults.falsify(newUsage(x.job.counts())) }
 
+// usageAt is the usage when the client has seen so many tokens.
+func (x *exchange) usageAt(output int) *usage {
+	n := x.job.counts()
+	n.output = output
+	return x.faults.falsify(newUsage(n))
+}
+
 // usage is the usage of chat and completions.
 type usage struct {
 	PromptTokens        int `json:"prompt_tokens"`

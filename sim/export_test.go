@@ -3,7 +3,11 @@
 
 package sim
 
-import "fmt"
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
 
 // Audit recounts the references and the free list of an engine.
 func Audit(e *Engine) error {
@@ -41,6 +45,49 @@ func Audit(e *Engine) error {
 	}
 	if len(e.byID) != len(e.running)+len(e.waiting) {
 		return fmt.Errorf("%d ids, %d running, %d waiting", len(e.byID), len(e.running), len(e.waiting))
+	}
+	return nil
+}
+
+// ParseBody reads the body of a request to an endpoint and checks what the
+// handlers rely on.
+func ParseBody(path string, body []byte) error {
+	var g *generation
+	var bad *apiError
+	switch path {
+	case "/v1/chat/completions":
+		g, bad = parseChat(body)
+	case "/v1/completions":
+		g, bad = parseCompletion(body)
+	case "/v1/responses":
+		g, _, _, bad = parseResponses(body, &storedResponses{})
+	case "/v1/audio/transcriptions":
+		_, _, err := readUpload(bytes.NewReader(body), "multipart/form-data; boundary=b")
+		return err
+	case "/sim/faults":
+		_, err := ReadFaults(bytes.NewReader(body))
+		return err
+	}
+	if bad != nil {
+		encode(bad)
+		return errors.New(bad.Message)
+	}
+	if g.model == "" || g.n < 1 || g.n > 128 || g.bounds.most < 1 || len(g.prompts) == 0 {
+		panic(fmt.Sprintf("accepted %+v", g))
+	}
+	for _, p := range g.prompts {
+		if len(p)%bytesPerToken != 0 || len(p) > 16*len(body) {
+			panic(fmt.Sprintf("prompt of %d bytes from a body of %d", len(p), len(body)))
+		}
+		p.chain(g.salt, 16)
+	}
+	b := g.bounds
+	b.most = min(b.most, 4096)
+	b.least = min(b.least, b.most)
+	a := &api{}
+	out := a.compose(g, 1, b)
+	if len(out.pieces) < 1 || len(out.pieces) > b.most {
+		panic(fmt.Sprintf("%d pieces, bound %d", len(out.pieces), b.most))
 	}
 	return nil
 }
