@@ -24,7 +24,7 @@ func newBlockStore(n int) *blockStore {
 		refs:   make([]int32, n),
 		next:   make([]int32, n+1),
 		prev:   make([]int32, n+1),
-		byHash: make(map[uint64]int32, n),
+		byHash: map[uint64]int32{},
 		free:   n,
 	}
 	for i := range s.next {

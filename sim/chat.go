@@ -103,10 +103,13 @@ func (x *exchange) streamChoices(object string, f format) {
 		}
 		v := x.completion(object)
 		v.Choices = append(v.Choices, choice)
-		if u := x.usageAt(shown); x.g.continuousUsage && u != nil {
-			v.Usage = encode(u)
-		} else if x.g.usageChunk {
+		if x.g.usageChunk {
 			v.Usage = json.RawMessage("null")
+		}
+		if x.g.continuousUsage {
+			if u := x.usageAt(shown); u != nil {
+				v.Usage = encode(u)
+			}
 		}
 		return x.event("", encode(v))
 	}
