@@ -38,10 +38,27 @@ func Audit(e *Engine) error {
 			return fmt.Errorf("block %d: %d references, recorded %d, free %v", b, n, e.blocks.refs[b], free[int32(b)])
 		}
 	}
-	for h, b := range e.blocks.byHash {
-		if e.blocks.hash[b] != h {
+	named := 0
+	for i, h := range e.blocks.byHash.keys {
+		if h == 0 {
+			continue
+		}
+		named++
+		if b := e.blocks.byHash.blocks[i]; e.blocks.hash[b] != h {
 			return fmt.Errorf("hash %x names block %d, which holds %x", h, b, e.blocks.hash[b])
 		}
+	}
+	for b, h := range e.blocks.hash {
+		if h == 0 {
+			continue
+		}
+		named--
+		if found, ok := e.blocks.lookup(h); !ok || found != int32(b) {
+			return fmt.Errorf("block %d holds %x, which names block %d, %v", b, h, found, ok)
+		}
+	}
+	if named != 0 {
+		return fmt.Errorf("%d more hashes than blocks that hold one", named)
 	}
 	if len(e.byID) != len(e.running)+len(e.waiting) {
 		return fmt.Errorf("%d ids, %d running, %d waiting", len(e.byID), len(e.running), len(e.waiting))
