@@ -47,6 +47,7 @@ type Engine struct {
 	loras    int // sequences with an adapter
 	gauges   Gauges
 	events   []Event
+	hits     []int32 // cached blocks of the sequence that fit looked at last
 }
 
 // sequence is a Request on its way. A token is computed when its keys and
@@ -306,15 +307,14 @@ func (e *Engine) admit(now time.Duration, b *batch, budget int) {
 		if budget == 0 || len(e.running) == e.preset.MaxSequences {
 			break
 		}
-		hits, room := e.fit(s)
-		if !room {
+		if !e.fit(s) {
 			break
 		}
 		if !e.occupy(now, b, s.req.Adapter) {
 			kept = append(kept, s)
 			continue
 		}
-		e.start(s, hits)
+		e.start(s)
 		e.running = append(e.running, s)
 		budget -= e.chunk(b, s, budget)
 	}
@@ -325,22 +325,24 @@ func (e *Engine) admit(now time.Duration, b *batch, budget int) {
 	}
 }
 
-// fit finds how many leading blocks of s are in the cache and whether there is
-// room for the others. The last token is always computed, else there would be
-// nothing to sample from.
-func (e *Engine) fit(s *sequence) (hits int, room bool) {
+// fit finds the leading blocks of s that are in the cache, in e.hits, and says
+// whether there is room for the others. The last token is always computed, else
+// there would be nothing to sample from.
+func (e *Engine) fit(s *sequence) (room bool) {
 	need := e.blocksFor(s.tokens())
 	idle := 0
-	for most := (s.tokens() - 1) / e.preset.BlockSize; hits < most; hits++ {
-		block, ok := e.blocks.lookup(s.key(hits))
+	e.hits = e.hits[:0]
+	for most := (s.tokens() - 1) / e.preset.BlockSize; len(e.hits) < most; {
+		block, ok := e.blocks.lookup(s.key(len(e.hits)))
 		if !ok {
 			break
 		}
 		if e.blocks.idle(block) {
 			idle++
 		}
+		e.hits = append(e.hits, block)
 	}
-	return hits, need-hits <= e.blocks.free-idle
+	return need-len(e.hits) <= e.blocks.free-idle
 }
 
 // key is the hash under which the store knows block i of the sequence.
@@ -359,21 +361,20 @@ func (s *sequence) key(i int) uint64 {
 	return s.derived[i-len(given)] ^ s.salt
 }
 
-// start takes the blocks of the whole prompt: first the cached ones, so that
-// none of them is reused for the rest.
-func (e *Engine) start(s *sequence, hits int) {
+// start takes the blocks of the whole prompt: first the cached ones that fit
+// found, so that none of them is reused for the rest.
+func (e *Engine) start(s *sequence) {
 	need := e.blocksFor(s.tokens())
 	s.blocks = make([]int32, 0, e.blocksFor(s.req.PromptTokens+s.req.OutputTokens-1))
-	for i := range hits {
-		block, _ := e.blocks.lookup(s.key(i))
+	for _, block := range e.hits {
 		e.blocks.share(block)
 		s.blocks = append(s.blocks, block)
 	}
 	for len(s.blocks) < need {
 		s.blocks = append(s.blocks, e.blocks.take())
 	}
-	s.published = hits
-	s.computed = hits * e.preset.BlockSize
+	s.published = len(e.hits)
+	s.computed = len(e.hits) * e.preset.BlockSize
 	if !s.admitted {
 		s.admitted = true
 		s.cached = s.computed
