@@ -130,13 +130,18 @@ func (e *Engine) Submit(_ time.Duration, r *Request) bool {
 	if e.Check(r) != nil {
 		return false
 	}
+	e.enqueue(r)
+	return true
+}
+
+// enqueue queues a sequence that was checked.
+func (e *Engine) enqueue(r *Request) {
 	s := &sequence{req: r, salt: adapterSalt(r.Adapter)}
 	e.byID[r.ID] = s
 	if r.Adapter != "" {
 		e.loras++
 	}
 	e.waiting = append(e.waiting, s)
-	return true
 }
 
 func adapterSalt(name string) uint64 {
