@@ -48,7 +48,6 @@ type family struct {
 
 // table is how an engine names its signals.
 type table struct {
-	engine config.Engine
 	// prefix stands before every name, followed by a colon, or an underscore
 	// from exporters that allow no colons.
 	prefix   string
@@ -79,7 +78,6 @@ func newTable(t table) *table {
 // names of V0 and early V1.
 func vllmTable() *table {
 	return newTable(table{
-		engine:     config.VLLM,
 		prefix:     "vllm",
 		sizeLabel:  "block_size",
 		countLabel: "num_gpu_blocks",
@@ -111,7 +109,6 @@ func vllmTable() *table {
 // those are summed. Some exporters write the prefix with an underscore.
 func sglangTable() *table {
 	return newTable(table{
-		engine:     config.SGLang,
 		prefix:     "sglang",
 		sizeLabel:  "page_size",
 		countLabel: "num_pages",
@@ -132,7 +129,6 @@ func sglangTable() *table {
 // size.
 func trtllmTable() *table {
 	return newTable(table{
-		engine:   config.TRTLLM,
 		prefix:   "trtllm",
 		expected: HasWaiting | HasRunning | HasKVUsage,
 		families: []family{

@@ -38,7 +38,7 @@ type turn struct {
 	due    time.Time // under rota.mu
 	gone   bool      // under rota.mu
 
-	conn     *http.ClientConn // nil: none
+	conn     clientConn // nil: none
 	request  *http.Request
 	failures int // in a row
 	scanner  *scanner

@@ -25,20 +25,17 @@ const (
 // scrapeCost is what one scrape takes of a core, as a moving average.
 //
 // The time spent in scanning is measured. What the round trip burns is hidden
-// in the waiting for the server, so it is counted at the rates that
-// BenchmarkScrape shows, rounded up.
+// in the waiting for the server, so it is counted at a stated rate.
 type scrapeCost struct{ nanoseconds atomic.Int64 }
 
 const (
-	roundTripCost = 60 * time.Microsecond
-	kibibyteCost  = 500 * time.Nanosecond
-	costWeight    = 32 // scrapes in the average
+	costWeight = 32 // scrapes in the average
 	// costCeiling keeps a measurement that was interrupted from counting.
 	costCeiling = 20 * time.Millisecond
 )
 
-func (c *scrapeCost) add(scan time.Duration, size int) {
-	cost := int64(min(scan, costCeiling) + roundTripCost + kibibyteCost*time.Duration(size>>10))
+func (c *scrapeCost) add(scan, roundTrip time.Duration) {
+	cost := int64(min(scan, costCeiling) + roundTrip)
 	// Two workers may overwrite each other: the average stays one.
 	if old := c.nanoseconds.Load(); old != 0 {
 		cost = old + (cost-old)/costWeight
@@ -51,7 +48,7 @@ func (c *scrapeCost) add(scan time.Duration, size int) {
 func (p *Pool) scrapeInterval() time.Duration {
 	m := p.cfg.Load().Metrics
 	n := len(p.Snapshot().Members)
-	cost := max(p.cost.nanoseconds.Load(), int64(roundTripCost))
+	cost := max(p.cost.nanoseconds.Load(), int64(plainCost))
 	return max(m.Interval.D(), time.Duration(float64(n)*float64(cost)/m.MaxCPU))
 }
 
@@ -131,7 +128,7 @@ func (p *Pool) scrapeOne(ctx context.Context, dial *dialer, cfg config.Metrics, 
 	began := time.Now()
 	t.scanner.scan(page)
 	x, witnessed := t.scanner.result(at)
-	p.cost.add(time.Since(began), len(page))
+	p.cost.add(time.Since(began), dial.cost(len(page)))
 	if ctx.Err() != nil {
 		return "", nil // of a scraper that has been replaced
 	}
