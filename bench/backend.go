@@ -168,7 +168,14 @@ func ReverseProxy(ctx context.Context, l net.Listener, servers []string) error {
 		},
 		Transport: transport, FlushInterval: -1,
 	}
-	return serve(ctx, p, []net.Listener{l})
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Else the server closes the request's body when the answer begins,
+		// while the transport may still be looking for its end, and the stream
+		// is cut: about one in a hundred.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		p.ServeHTTP(w, r)
+	})
+	return serve(ctx, h, []net.Listener{l})
 }
 
 func serve(ctx context.Context, h http.Handler, listeners []net.Listener) error {

@@ -189,7 +189,9 @@ func (x *Exchange) readStream(r io.Reader, token func()) {
 	var failed, finished, done bool
 	for {
 		line, err := readLine(lines)
-		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+		data, ok := bytes.CutPrefix(line, []byte("data:"))
+		if ok && err == nil { // the last line of a stream that was cut may be a part
+
 			data = bytes.TrimSpace(data)
 			var a answer
 			switch {

@@ -44,18 +44,19 @@ type race struct {
 }
 
 type server struct {
-	engine   *sim.Engine
-	slow     float64
-	up       bool
-	life     int // counts deaths, so that events of an earlier life are known
-	stepping bool
-	pending  []sim.Event // of the step under way
-	gauges   sim.Gauges  // at the end of the last step
-	flights  map[uint64]*flight
-	area     float64 // integral of the requests in flight, in request seconds
-	since    time.Duration
-	assigned int
-	maxQueue int
+	engine         *sim.Engine
+	slow           float64
+	up             bool
+	life           int // counts deaths, so that events of an earlier life are known
+	stepping       bool
+	pending        []sim.Event // of the step under way
+	gauges         sim.Gauges  // at the end of the last step
+	flights        map[uint64]*flight
+	area           float64 // integral of the requests in flight, in request seconds
+	since          time.Duration
+	assigned       int
+	assignedTokens int // prompt tokens of the assigned
+	maxQueue       int
 }
 
 type gateway struct {
@@ -214,6 +215,7 @@ func (c *race) try(f *flight) {
 			s.flights[f.ID] = f
 			if f.counts {
 				s.assigned++
+				s.assignedTokens += f.Prompt.Tokens()
 			}
 			if !s.stepping {
 				c.step(n)

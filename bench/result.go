@@ -40,9 +40,10 @@ type Result struct {
 	MaxQueue int     `json:"maxQueue"` // longest waiting line of any server
 	// QueueExcess is by how much a server's waiting line was longer than twice
 	// the median line plus 2, at the worst of the samples (every 100 ms). 0: never.
-	QueueExcess float64          `json:"queueExcess"`
-	Assigned    []int            `json:"assigned"` // requests to each server
-	Classes     map[string]Class `json:"classes"`  // by part of the workload
+	QueueExcess    float64          `json:"queueExcess"`
+	AssignedTokens []int            `json:"assignedTokens"` // prompt tokens of them
+	Assigned       []int            `json:"assigned"`       // requests to each server
+	Classes        map[string]Class `json:"classes"`        // by part of the workload
 }
 
 // Class is the part of a result that belongs to one source of the workload.
@@ -217,6 +218,7 @@ func (c *race) result() *Result {
 		s.account(c.now)
 		areas[i] = s.area
 		r.Assigned = append(r.Assigned, s.assigned)
+		r.AssignedTokens = append(r.AssignedTokens, s.assignedTokens)
 		r.MaxQueue = max(r.MaxQueue, s.maxQueue)
 	}
 	slices.Sort(areas)

@@ -79,6 +79,10 @@ func (g *generator) unroll(rate float64, window time.Duration) {
 			g.popular = append(g.popular, sum)
 		}
 	}
+	if s.Kind == Bursts && s.Spread == 0 {
+		g.burst(window / 2)
+		return
+	}
 	for at := g.pause(rate); at < window; at += g.pause(rate) {
 		switch s.Kind {
 		case Independent:
@@ -88,18 +92,21 @@ func (g *generator) unroll(rate float64, window time.Duration) {
 		case Documents:
 			g.emit(at, g.questions())
 		case Bursts:
-			var shared Prompt
-			if s.Shared.Max > 0 {
-				shared = Prompt{g.once(s.Shared)}
-			}
-			for range s.Size {
-				t := Turn{Prompt: append(slices.Clone(shared), g.once(s.Own)), System: len(shared), Answer: g.once(s.Output)}
-				g.emit(at+time.Duration(g.rng.Float64()*float64(s.Spread)), []Turn{t})
-			}
-			if s.Spread == 0 {
-				return // one moment, one burst
-			}
+			g.burst(at)
 		}
+	}
+}
+
+// burst emits siblings on a prefix of their own.
+func (g *generator) burst(at time.Duration) {
+	s := g.source
+	var shared Prompt
+	if s.Shared.Max > 0 {
+		shared = Prompt{g.once(s.Shared)}
+	}
+	for range s.Size {
+		t := Turn{Prompt: append(slices.Clone(shared), g.once(s.Own)), System: len(shared), Answer: g.once(s.Output)}
+		g.emit(at+time.Duration(g.rng.Float64()*float64(s.Spread)), []Turn{t})
 	}
 }
 

@@ -68,7 +68,7 @@ const (
 	Independent Kind = iota // Poisson arrivals, each alone
 	Chat                    // sessions; each turn carries all before it; the next one comes after the answer and a pause
 	Documents               // sessions of questions, each on the same document alone
-	Bursts                  // siblings at nearly the same time on a new prefix
+	Bursts                  // siblings at nearly the same time on a new prefix; with Spread 0 all at once, in the middle of the window
 )
 
 // Length is a distribution of token counts: log-normal by Median and Sigma
@@ -150,14 +150,17 @@ func Workloads() []Workload {
 			About: "private contexts of 3k-100k, 2-20 turns of 1500 in and 800 out, 10 servers",
 			Sources: []Source{{Class: "agent", Share: 1, Kind: Chat, Shared: between(3000, 100_000), Own: exactly(1500), Output: exactly(800),
 				MinTurns: 2, MaxTurns: 20, Think: 5 * time.Second, MaxContext: 130_000, PerSession: 11}}}),
-		with(Workload{Name: "hot-tail", Rate: 40, Warmup: 60 * time.Second, Window: 240 * time.Second,
+		with(Workload{Name: "hot-tail", Rate: 40, Warmup: 60 * time.Second, Window: 160 * time.Second,
 			About: "80 % on one hot prefix, the rest a long cold tail with reuse",
 			Sources: []Source{
 				{Class: "hot", Share: 0.8, Groups: 1, Shared: exactly(2000), Own: exactly(150), Output: around(120, 0.4, 20, 400)},
 				{Class: "tail", Share: 0.2, Groups: 300, Shared: exactly(6000), Own: exactly(150), Output: around(120, 0.4, 20, 400)}}}),
-		with(Workload{Name: "burst200", Rate: 1, Scrape: 5 * time.Second, Warmup: time.Second, Window: 10 * time.Second,
-			About:   "200 requests at one moment, gauges 5 s old",
-			Sources: []Source{{Class: "burst", Share: 200, Kind: Bursts, Own: around(600, 0.6, 50, 4000), Output: around(200, 0.5, 20, 1000), Size: 200}}}),
+		with(Workload{Name: "burst200", Rate: 20, Scrape: 5 * time.Second, Warmup: time.Second, Window: 10 * time.Second,
+			About:   "200 like requests at one moment, gauges 5 s old",
+			Sources: []Source{{Class: "burst", Share: 1, Kind: Bursts, Own: exactly(800), Output: around(200, 0.5, 20, 1000), Size: 200}}}),
+		with(Workload{Name: "burst200-mixed", Rate: 20, Scrape: 5 * time.Second, Warmup: time.Second, Window: 10 * time.Second,
+			About:   "the same with prompts of 50-4000 tokens",
+			Sources: []Source{{Class: "burst", Share: 1, Kind: Bursts, Own: around(600, 0.6, 50, 4000), Output: around(200, 0.5, 20, 1000), Size: 200}}}),
 	}
 }
 

@@ -34,6 +34,7 @@ type raceFlags struct {
 	gateways  int
 	workers   int
 	list      bool
+	capacity  bool
 }
 
 func newBenchRaceCommand() *cobra.Command {
@@ -47,13 +48,14 @@ func newBenchRaceCommand() *cobra.Command {
 	}
 	fs := c.Flags()
 	fs.StringSliceVar(&f.workloads, "workload", []string{"all"}, "workloads, or all")
-	fs.StringSliceVar(&f.policies, "policy", []string{"default", "ref-round-robin", "ref-least-inflight"}, "built-in picker profiles and reference policies (ref-…)")
+	fs.StringSliceVar(&f.policies, "policy", []string{"default", "ref-round-robin", "ref-least-inflight"}, "built-in picker profiles and reference policies (ref-…), or all")
 	fs.Float64SliceVar(&f.loads, "load", []float64{0.9}, "loads; 1 is the workload's nominal rate")
 	fs.IntVar(&f.seeds, "seeds", 1, "how many")
 	fs.Uint64Var(&f.firstSeed, "seed", 1, "the first of them")
 	fs.StringVar(&f.preset, "preset", "qwen32b", "simulated engine")
 	fs.IntVar(&f.gateways, "gateways", 1, "that share nothing")
 	fs.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 2), "runs at a time")
+	fs.BoolVar(&f.capacity, "capacity", false, "search for the highest load with 90 % goodput instead")
 	fs.BoolVar(&f.list, "list", false, "list the workloads and the reference policies")
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -95,45 +97,72 @@ func runRace(c *cobra.Command, f *raceFlags, out bench.Format) error {
 	if err != nil {
 		return err
 	}
+	var seeds []uint64
+	for i := range f.seeds {
+		seeds = append(seeds, f.firstSeed+uint64(i))
+	}
+	runs, err := raceRuns(f, preset)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if f.capacity {
+		s := bench.Capacities{Runs: runs, Seeds: seeds, Low: 0.2, High: 2, Steps: 6, Workers: f.workers, Progress: func(x bench.Capacity) {
+			fmt.Fprintf(c.ErrOrStderr(), "%4.0fs  %s %s: %.2f\n", time.Since(start).Seconds(), x.Workload, x.Policy, x.Load)
+		}}
+		report := bench.CapacityReport{Origin: bench.ThisProgram(), Preset: preset.Name, Seeds: seeds}
+		if report.Capacities, err = s.Do(c.Context()); err != nil {
+			return err
+		}
+		return report.Write(c.OutOrStdout(), out)
+	}
+	s := bench.Series{Workers: f.workers}
+	for _, r := range runs {
+		for _, r.Load = range f.loads {
+			for _, r.Seed = range seeds {
+				s.Runs = append(s.Runs, r)
+			}
+		}
+	}
+	s.Progress = func(done int, r *bench.Result) {
+		fmt.Fprintf(c.ErrOrStderr(), "%d/%d  %4.0fs  %s %s load %g seed %d: goodput %.1f %%, %d requests\n",
+			done, len(s.Runs), time.Since(start).Seconds(), r.Workload, r.Policy, r.Load, r.Seed, 100*r.Goodput(), r.Offered)
+	}
+	report := bench.RaceReport{Origin: bench.ThisProgram(), Preset: preset.Name, Seeds: seeds}
+	if report.Results, err = s.Do(c.Context()); err != nil {
+		return err
+	}
+	return report.Write(c.OutOrStdout(), out)
+}
+
+// raceRuns is every policy on every workload; load and seed are left open.
+func raceRuns(f *raceFlags, preset sim.Preset) ([]bench.Run, error) {
 	workloads := bench.Workloads()
 	if !slices.Equal(f.workloads, []string{"all"}) {
 		workloads = nil
 		for _, name := range f.workloads {
 			w, err := benchWorkload(name)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			workloads = append(workloads, w)
 		}
 	}
-	report := bench.RaceReport{Origin: bench.ThisProgram(), Preset: preset.Name}
-	for i := range f.seeds {
-		report.Seeds = append(report.Seeds, f.firstSeed+uint64(i))
+	policies := f.policies
+	if slices.Equal(policies, []string{"all"}) {
+		policies = append(epp.Builtins(), referenceNames()...)
 	}
-	var s bench.Series
-	for _, name := range f.policies {
+	var runs []bench.Run
+	for _, name := range policies {
 		policy, err := racePolicy(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, w := range workloads {
-			for _, load := range f.loads {
-				for _, seed := range report.Seeds {
-					s.Runs = append(s.Runs, bench.Run{Policy: name, New: policy, Workload: w, Preset: preset, Load: load, Seed: seed, Gateways: f.gateways})
-				}
-			}
+			runs = append(runs, bench.Run{Policy: name, New: policy, Workload: w, Preset: preset, Gateways: f.gateways})
 		}
 	}
-	s.Workers = f.workers
-	start := time.Now()
-	s.Progress = func(done int, r *bench.Result) {
-		fmt.Fprintf(c.ErrOrStderr(), "%d/%d  %4.0fs  %s %s load %g seed %d: goodput %.1f %%, %d requests\n",
-			done, len(s.Runs), time.Since(start).Seconds(), r.Workload, r.Policy, r.Load, r.Seed, 100*r.Goodput(), r.Offered)
-	}
-	if report.Results, err = s.Do(c.Context()); err != nil {
-		return err
-	}
-	return report.Write(c.OutOrStdout(), out)
+	return runs, nil
 }
 
 // racePolicy finds a reference policy or a built-in picker profile.
