@@ -7,8 +7,17 @@
 // of it, and every other source compiles to it. What grows by itself (members,
 // usage) is data with a home of its own and never part of it.
 //
+// Left to others: what plug-ins a picker profile may use (package epp, through
+// [Options].Check), reading certificates and members files when they change.
+//
 // Start reading at [Config]; [Load] is the file front end: strict decoding,
 // defaults, validation, errors of the form file:line:col: path: what; hint.
+// The steps are in load.go; tree.go is the only file that knows the YAML
+// library.
+//
+// Field tags are the one place of defaults and bounds: default, enum, min, max;
+// file marks a path (made absolute; "read": this package reads the file itself)
+// and unset:"inherit" a section whose unset fields stay zero.
 //
 // A Config is immutable once Load has returned it: readers share it freely.
 package config
@@ -48,14 +57,14 @@ type Listener struct {
 
 // ServerTLS names PEM files; they are read again when they change.
 type ServerTLS struct {
-	Cert     string `yaml:"cert"`
-	Key      string `yaml:"key"`
-	ClientCA string `yaml:"clientCA"` // set: a client certificate is required
+	Cert     string `yaml:"cert" file:"path"`
+	Key      string `yaml:"key" file:"path"`
+	ClientCA string `yaml:"clientCA" file:"path"` // set: a client certificate is required
 }
 
 // Admin is the full administration interface: loopback only in this version.
 type Admin struct {
-	Address string `yaml:"address"` // default 127.0.0.1:9901; "off" for none
+	Address string `yaml:"address" default:"127.0.0.1:9901"` // default 127.0.0.1:9901; "off" for none
 	// AllowRemote must be said for an address that is not loopback.
 	AllowRemote bool `yaml:"allowRemote"`
 }
@@ -79,9 +88,9 @@ const (
 type Pool struct {
 	Name     string     `yaml:"name"`
 	Members  Members    `yaml:"members"`
-	Protocol Protocol   `yaml:"protocol"` // default http
-	TLS      *ClientTLS `yaml:"tls"`      // only with protocol https
-	Engine   Engine     `yaml:"engine"`   // default auto
+	Protocol Protocol   `yaml:"protocol" default:"http" enum:"http|h2c|https"`        // default http
+	TLS      *ClientTLS `yaml:"tls"`                                                  // only with protocol https
+	Engine   Engine     `yaml:"engine" default:"auto" enum:"auto|vllm|sglang|trtllm"` // default auto
 	Metrics  Metrics    `yaml:"metrics"`
 	Picker   PickerRef  `yaml:"picker"`
 	// Paths are request paths served besides the OpenAI ones; nil is
@@ -105,10 +114,10 @@ const (
 // Members says where a pool's members come from; exactly one of Static, DNS
 // and File is set.
 type Members struct {
-	Static  []Member `yaml:"static"`  // an entry may also be a plain "host:port"
-	DNS     string   `yaml:"dns"`     // host:port, resolved to every A and AAAA record
-	File    string   `yaml:"file"`    // YAML list like static; watched
-	Refresh Duration `yaml:"refresh"` // of DNS; default 5s
+	Static  []Member `yaml:"static"`                                     // an entry may also be a plain "host:port"
+	DNS     string   `yaml:"dns"`                                        // host:port, resolved to every A and AAAA record
+	File    string   `yaml:"file" file:"path"`                           // YAML list like static; watched
+	Refresh Duration `yaml:"refresh" default:"5s" min:"100ms" max:"24h"` // of DNS; default 5s
 }
 
 // Member is one model server as configured.
@@ -119,54 +128,54 @@ type Member struct {
 
 // ClientTLS is how members prove themselves to the gateway.
 type ClientTLS struct {
-	CA                 string `yaml:"ca"` // PEM file; empty: the system's
-	Cert               string `yaml:"cert"`
-	Key                string `yaml:"key"`
+	CA                 string `yaml:"ca" file:"path"` // PEM file; empty: the system's
+	Cert               string `yaml:"cert" file:"path"`
+	Key                string `yaml:"key" file:"path"`
 	ServerName         string `yaml:"serverName"`
 	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
 }
 
 // Metrics says how members are scraped.
 type Metrics struct {
-	Path     string   `yaml:"path"`     // default /metrics (trtllm: /prometheus/metrics)
-	Interval Duration `yaml:"interval"` // default 100ms, jittered; the floor of the adaptive interval
-	Timeout  Duration `yaml:"timeout"`  // default 1s
-	Stale    Duration `yaml:"stale"`    // a page older than this counts as stale; default 2s
+	Path     string   `yaml:"path"`                                         // default /metrics (trtllm: /prometheus/metrics)
+	Interval Duration `yaml:"interval" default:"100ms" min:"10ms" max:"1h"` // default 100ms, jittered; the floor of the adaptive interval
+	Timeout  Duration `yaml:"timeout" default:"1s" min:"1ms" max:"1m"`      // default 1s
+	Stale    Duration `yaml:"stale" default:"2s" min:"10ms" max:"1h"`       // a page older than this counts as stale; default 2s
 	// MaxCPU is the share of one core that scraping a pool may use; the
 	// interval stretches to stay below it. Default 0.15.
-	MaxCPU float64 `yaml:"maxCPU"`
+	MaxCPU float64 `yaml:"maxCPU" default:"0.15" min:"0.001" max:"64"`
 	Off    bool    `yaml:"off"`
 }
 
 // Ejection takes a member out after consecutive failures (refused
 // connections, resets, 5xx; never 4xx) and lets it back slowly.
 type Ejection struct {
-	Failures   int      `yaml:"failures"`   // consecutive; default 3; a refused connection ejects at once
-	Base       Duration `yaml:"base"`       // first time out; doubles; default 2s
-	Max        Duration `yaml:"max"`        // longest time out; default 60s
-	SlowReturn Duration `yaml:"slowReturn"` // ramp from a small share to the full one; default 10s
-	MaxPercent int      `yaml:"maxPercent"` // of the pool out at once for failures short of a refused connection; default 50
+	Failures   int      `yaml:"failures" default:"3" min:"1" max:"1000"`    // consecutive; default 3; a refused connection ejects at once
+	Base       Duration `yaml:"base" default:"2s" min:"1ms" max:"1h"`       // first time out; doubles; default 2s
+	Max        Duration `yaml:"max" default:"60s" min:"1ms" max:"24h"`      // longest time out; default 60s
+	SlowReturn Duration `yaml:"slowReturn" default:"10s" min:"0s" max:"1h"` // ramp from a small share to the full one; default 10s
+	MaxPercent int      `yaml:"maxPercent" default:"50" min:"0" max:"100"`  // of the pool out at once for failures short of a refused connection; default 50
 }
 
 // Probe asks each member's health path.
 type Probe struct {
-	Path     string   `yaml:"path"`     // default /health
-	Interval Duration `yaml:"interval"` // default 2s
-	Timeout  Duration `yaml:"timeout"`  // default 1s
-	Failures int      `yaml:"failures"` // consecutive until out; default 2
+	Path     string   `yaml:"path" default:"/health"`                    // default /health
+	Interval Duration `yaml:"interval" default:"2s" min:"10ms" max:"1h"` // default 2s
+	Timeout  Duration `yaml:"timeout" default:"1s" min:"1ms" max:"10m"`  // default 1s
+	Failures int      `yaml:"failures" default:"2" min:"1" max:"1000"`   // consecutive until out; default 2
 }
 
 // PickerRef chooses a pool's picker: a built-in profile or one of
 // [Config.Pickers] by name. Default "default".
 type PickerRef struct {
-	Profile string `yaml:"profile"`
+	Profile string `yaml:"profile" default:"default"`
 }
 
 // Picker is a named picker profile in the shape of EndpointPickerConfig
 // (llm-d), given inline or in a file of its own.
 type Picker struct {
 	Name   string                `yaml:"name"`
-	File   string                `yaml:"file"`
+	File   string                `yaml:"file" file:"read"`
 	Config *EndpointPickerConfig `yaml:"config"`
 }
 
@@ -178,16 +187,16 @@ type Model struct {
 	Alias   string   `yaml:"alias"`
 	Targets []Target `yaml:"targets"`
 	// ReportModel says which name answers carry: "asked" (default) or "served".
-	ReportModel string   `yaml:"reportModel"`
-	Timeouts    Timeouts `yaml:"timeouts"` // unset fields: Config.Timeouts
-	Retries     Retries  `yaml:"retries"`  // unset fields: Config.Retries
+	ReportModel string   `yaml:"reportModel" enum:"asked|served"`
+	Timeouts    Timeouts `yaml:"timeouts" unset:"inherit"` // unset fields: Config.Timeouts
+	Retries     Retries  `yaml:"retries" unset:"inherit"`  // unset fields: Config.Retries
 }
 
 // Target is one place that serves a model.
 type Target struct {
 	Pool   string `yaml:"pool"`
-	Model  string `yaml:"model"`  // upstream model name; empty: the name of the Model
-	Weight *int   `yaml:"weight"` // share among the targets; nil: 1; 0: none
+	Model  string `yaml:"model"`                        // upstream model name; empty: the name of the Model
+	Weight *int   `yaml:"weight" min:"0" max:"1000000"` // share among the targets; nil: 1; 0: none
 }
 
 // Route limits what is served where. The most specific route wins: exact host
@@ -197,48 +206,48 @@ type Route struct {
 	Listeners []string `yaml:"listeners"` // nil: every listener
 	Hosts     []string `yaml:"hosts"`     // exact or "*.suffix"; nil: every host
 	// PathPrefix is cut off before the API path is read; default "/".
-	PathPrefix string   `yaml:"pathPrefix"`
+	PathPrefix string   `yaml:"pathPrefix" default:"/"`
 	Models     []string `yaml:"models"` // exact or with a trailing *; nil: every model
 }
 
 // Timeouts are per phase; zero means "not set here" in a Model.
 type Timeouts struct {
-	Connect    Duration `yaml:"connect"`    // default 2s
-	FirstToken Duration `yaml:"firstToken"` // from the end of the upload to the first byte of the answer's body; default 5m
-	Idle       Duration `yaml:"idle"`       // between two chunks of a stream; default 60s
-	Total      Duration `yaml:"total"`      // default 30m
+	Connect    Duration `yaml:"connect" default:"2s" min:"1ms" max:"1h"`     // default 2s
+	FirstToken Duration `yaml:"firstToken" default:"5m" min:"1ms" max:"24h"` // from the end of the upload to the first byte of the answer's body; default 5m
+	Idle       Duration `yaml:"idle" default:"60s" min:"1ms" max:"24h"`      // between two chunks of a stream; default 60s
+	Total      Duration `yaml:"total" default:"30m" min:"1ms" max:"168h"`    // default 30m
 }
 
 // Retries bound the attempts at one request.
 type Retries struct {
-	Attempts int     `yaml:"attempts"` // in all, the first included; default 3
-	Budget   float64 `yaml:"budget"`   // retries per request over the last 10s, at least 10 in that time; default 0.2
+	Attempts int     `yaml:"attempts" default:"3" min:"1" max:"100"` // in all, the first included; default 3
+	Budget   float64 `yaml:"budget" default:"0.2" min:"0" max:"10"`  // retries per request over the last 10s, at least 10 in that time; default 0.2
 }
 
 // Limits bound what one client can make the gateway hold.
 type Limits struct {
-	Body           Size     `yaml:"body"`           // default 32MiB, after decompression
-	BodiesInFlight Size     `yaml:"bodiesInFlight"` // of all requests together; default 2GiB; over it: 503
-	Headers        Size     `yaml:"headers"`        // default 64KiB
-	JSONDepth      int      `yaml:"jsonDepth"`      // default 128
-	HeaderTimeout  Duration `yaml:"headerTimeout"`  // default 10s
-	UploadIdle     Duration `yaml:"uploadIdle"`     // between two reads of a request body; default 30s
-	WriteIdle      Duration `yaml:"writeIdle"`      // a client that takes no byte for so long is cut; default 60s
-	KeepAlive      Duration `yaml:"keepAlive"`      // idle connections; default 150s
-	Streams        int      `yaml:"streams"`        // concurrent requests per HTTP/2 connection; default 1000
-	Drain          Duration `yaml:"drain"`          // at shutdown; default 10m
+	Body           Size     `yaml:"body" default:"32MiB" min:"1KiB" max:"4GiB"`             // default 32MiB, after decompression
+	BodiesInFlight Size     `yaml:"bodiesInFlight" default:"2GiB" min:"1KiB" max:"1024GiB"` // of all requests together; default 2GiB; over it: 503
+	Headers        Size     `yaml:"headers" default:"64KiB" min:"4KiB" max:"16MiB"`         // default 64KiB
+	JSONDepth      int      `yaml:"jsonDepth" default:"128" min:"8" max:"10000"`            // default 128
+	HeaderTimeout  Duration `yaml:"headerTimeout" default:"10s" min:"10ms" max:"10m"`       // default 10s
+	UploadIdle     Duration `yaml:"uploadIdle" default:"30s" min:"10ms" max:"1h"`           // between two reads of a request body; default 30s
+	WriteIdle      Duration `yaml:"writeIdle" default:"60s" min:"10ms" max:"1h"`            // a client that takes no byte for so long is cut; default 60s
+	KeepAlive      Duration `yaml:"keepAlive" default:"150s" min:"10ms" max:"24h"`          // idle connections; default 150s
+	Streams        int      `yaml:"streams" default:"1000" min:"1" max:"1000000"`           // concurrent requests per HTTP/2 connection; default 1000
+	Drain          Duration `yaml:"drain" default:"10m" min:"0s" max:"24h"`                 // at shutdown; default 10m
 }
 
 // Records is where the one record per request goes.
 type Records struct {
-	Path   string `yaml:"path"`   // "stdout", "off" or a file; default off
-	Buffer int    `yaml:"buffer"` // records in memory; beyond it they are dropped and counted; default 8192
+	Path   string `yaml:"path" default:"off" file:"sink"`               // "stdout", "off" or a file; default off
+	Buffer int    `yaml:"buffer" default:"8192" min:"1" max:"10000000"` // records in memory; beyond it they are dropped and counted; default 8192
 }
 
 // Log is the process log, on standard error.
 type Log struct {
-	Level  string `yaml:"level"`  // debug, info (default), warn, error
-	Format string `yaml:"format"` // text (default) or json
+	Level  string `yaml:"level" default:"info" enum:"debug|info|warn|error"` // debug, info (default), warn, error
+	Format string `yaml:"format" default:"text" enum:"text|json"`            // text (default) or json
 }
 
 // Duration is a time span written with its unit: 500ms, 2s, 10m.
@@ -246,9 +255,6 @@ type Duration time.Duration
 
 // D is the span as the standard library's type.
 func (d Duration) D() time.Duration { return time.Duration(d) }
-
-// String writes the span with its unit.
-func (d Duration) String() string { return time.Duration(d).String() }
 
 // Size is a number of bytes, written 32MiB, 64KiB, 10MB or as a plain number.
 type Size int64
@@ -262,8 +268,8 @@ type Secret string
 // accepted). Parameters stay a tree here: package epp decodes them strictly,
 // plugin by plugin.
 type EndpointPickerConfig struct {
-	APIVersion         string              `yaml:"apiVersion"`
-	Kind               string              `yaml:"kind"`
+	APIVersion         string              `yaml:"apiVersion" default:"llm-d.ai/v1alpha1" enum:"llm-d.ai/v1alpha1|inference.networking.x-k8s.io/v1alpha1"`
+	Kind               string              `yaml:"kind" default:"EndpointPickerConfig" enum:"EndpointPickerConfig"`
 	FeatureGates       []string            `yaml:"featureGates"`
 	Plugins            []Plugin            `yaml:"plugins"`
 	SchedulingProfiles []SchedulingProfile `yaml:"schedulingProfiles"`
@@ -291,7 +297,7 @@ type SchedulingProfile struct {
 // PluginRef refers to a [Plugin] by name.
 type PluginRef struct {
 	PluginRef string   `yaml:"pluginRef"`
-	Weight    *float64 `yaml:"weight"` // of a scorer; nil: 1
+	Weight    *float64 `yaml:"weight" min:"0" max:"1000000"` // of a scorer; nil: 1
 }
 
 // Problem is an error at a place in the configuration. Packages that check

@@ -34,3 +34,14 @@ func (ps Problems) Error() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// Problems are every error found, in file order.
+type Problems []*Problem
+
+// Under is the problem with its path below prefix: for a package that has
+// checked a part and does not know where the part stands.
+func (p *Problem) Under(prefix string) *Problem {
+	c := *p
+	c.Path = joinPath(prefix, p.Path)
+	return &c
+}

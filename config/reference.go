@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Reference describes every key as Markdown: a section per top-level key, a
+// row per key with its type, default, bounds and meaning.
+func Reference() string {
+	var b strings.Builder
+	about := meanings()
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key := f.Tag.Get("yaml")
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n| key | type | default | meaning |\n|---|---|---|---|\n", key, about["Config."+key])
+		rows(&b, about, f.Type, key+suffix(f.Type), false)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// rows writes the fields of a section and of the sections below it.
+func rows(b *strings.Builder, about map[string]string, t reflect.Type, path string, inherit bool) {
+	t = elem(t)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key := f.Tag.Get("yaml")
+		if key == "" {
+			continue
+		}
+		in := inherit || f.Tag.Get("unset") == "inherit"
+		p := path + "." + key
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", p+suffix(f.Type), typeName(f), defaultText(f, in), about[t.Name()+"."+key])
+		if e := elem(f.Type); e.Kind() == reflect.Struct {
+			rows(b, about, e, p+suffix(f.Type), in)
+		}
+	}
+}
+
+func elem(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	return t
+}
+
+func suffix(t reflect.Type) string {
+	if t.Kind() == reflect.Slice {
+		return "[]"
+	}
+	return ""
+}
+
+func defaultText(f reflect.StructField, inherit bool) string {
+	def, ok := f.Tag.Lookup("default")
+	switch {
+	case inherit && elem(f.Type).Kind() != reflect.Struct:
+		return "the general value"
+	case ok:
+		return "`" + def + "`"
+	}
+	return ""
+}
+
+func typeName(f reflect.StructField) string {
+	t := elem(f.Type)
+	name := map[reflect.Kind]string{
+		reflect.String: "text", reflect.Bool: "boolean", reflect.Int: "integer",
+		reflect.Float64: "number", reflect.Struct: "section", reflect.Map: "mapping",
+	}[t.Kind()]
+	switch t {
+	case durationType:
+		name = "duration"
+	case sizeType:
+		name = "size"
+	case secretType:
+		name = "secret"
+	}
+	if f.Type.Kind() == reflect.Slice {
+		name = "list of " + name
+	}
+	if enum, ok := f.Tag.Lookup("enum"); ok {
+		name = "`" + strings.Join(strings.Split(enum, "|"), "`, `") + "`"
+	}
+	low, hasLow := f.Tag.Lookup("min")
+	if high, hasHigh := f.Tag.Lookup("max"); hasLow && hasHigh {
+		name += fmt.Sprintf(", %s to %s", low, high)
+	}
+	return name
+}
+
+// meanings is one line per key, by Go type and key.
+func meanings() map[string]string {
+	return map[string]string{
+		"Config.listeners": "Addresses on which clients are served; at least one.",
+		"Config.admin":     "The full administration interface.",
+		"Config.ops":       "Health and metrics only, for probes and Prometheus.",
+		"Config.pools":     "Sets of model servers; at least one.",
+		"Config.pickers":   "Named picker profiles, beside the built-in ones (" + strings.Join(BuiltinPickers(), ", ") + ").",
+		"Config.models":    "Names that clients may ask for; at least one.",
+		"Config.routes":    "What is served where; without routes every listener serves every model at the root path. The most specific route wins: exact host before wildcard before none, then the longest path prefix.",
+		"Config.timeouts":  "Time per phase of a request.",
+		"Config.retries":   "Attempts at one request.",
+		"Config.limits":    "What one client can make the gateway hold.",
+		"Config.records":   "Where the one record per request goes.",
+		"Config.log":       "The process log, on standard error.",
+
+		"Listener.name":         "Name, in metrics and routes.",
+		"Listener.address":      "host:port; without host every interface; port 0 is any free one.",
+		"Listener.anonymous":    "Must be true where no keys are configured: anybody is let in.",
+		"Listener.tls":          "Serve TLS; without it plaintext.",
+		"Listener.http2":        "HTTP/2: by ALPN over TLS, by prior knowledge (h2c) over plaintext; true unless set.",
+		"Listener.debugHeaders": "Show the endpoint and the pick in response headers.",
+		"Listener.upgradePaths": "Cleaned paths on which an Upgrade is passed on.",
+
+		"ServerTLS.cert":     "PEM file with the certificate chain; read again when it changes.",
+		"ServerTLS.key":      "PEM file with the private key.",
+		"ServerTLS.clientCA": "PEM file; when set, a client certificate is required.",
+
+		"Admin.address":     "host:port, or off.",
+		"Admin.allowRemote": "Must be true for an address that is not loopback.",
+		"Ops.address":       "host:port; empty for none.",
+
+		"Pool.name":     "Name, in metrics and targets.",
+		"Pool.members":  "Where the members come from: exactly one of static, dns and file.",
+		"Pool.protocol": "How members are spoken to: HTTP/1.1, HTTP/2 with prior knowledge, or TLS.",
+		"Pool.tls":      "How members prove themselves; only with protocol https.",
+		"Pool.engine":   "Whose metric names the members use; auto tries each.",
+		"Pool.metrics":  "How members are scraped.",
+		"Pool.picker":   "How a member is chosen.",
+		"Pool.paths":    "Paths served besides the OpenAI ones; unless set: " + strings.Join(DefaultPaths(), ", ") + ".",
+		"Pool.ejection": "Takes a member out after consecutive failures and lets it back slowly.",
+		"Pool.probe":    "Asks each member's health path; without it no active probe.",
+
+		"Members.static":  "Members; an entry may be a plain host:port.",
+		"Members.dns":     "host:port, resolved to every A and AAAA record.",
+		"Members.file":    "YAML file with a list like static; watched.",
+		"Members.refresh": "How often DNS is asked.",
+		"Member.address":  "host:port.",
+		"Member.labels":   "Labels, for filters.",
+
+		"ClientTLS.ca":                 "PEM file with the authorities; unless set, the system's.",
+		"ClientTLS.cert":               "PEM file with the gateway's own certificate.",
+		"ClientTLS.key":                "PEM file with its key.",
+		"ClientTLS.serverName":         "Name to expect; unless set, the member's host.",
+		"ClientTLS.insecureSkipVerify": "Believe any certificate.",
+
+		"Metrics.path":     "Path of the metrics page; /metrics unless set (trtllm: /prometheus/metrics).",
+		"Metrics.interval": "Shortest time between two scrapes of a member, jittered.",
+		"Metrics.timeout":  "Longest time for one scrape.",
+		"Metrics.stale":    "A page older than this counts as stale.",
+		"Metrics.maxCPU":   "Share of one core that scraping the pool may use; the interval stretches to stay below it.",
+		"Metrics.off":      "Do not scrape.",
+
+		"Ejection.failures":   "Consecutive failures until a member is out; a refused connection ejects at once.",
+		"Ejection.base":       "First time out; it doubles with each further one.",
+		"Ejection.max":        "Longest time out.",
+		"Ejection.slowReturn": "Time from a small share of the load to the full one.",
+		"Ejection.maxPercent": "Share of the pool that may be out at once for failures short of a refused connection.",
+
+		"Probe.path":     "Path that answers 200 when healthy.",
+		"Probe.interval": "Time between two probes of a member.",
+		"Probe.timeout":  "Longest time for one probe.",
+		"Probe.failures": "Consecutive failures until a member is out.",
+
+		"PickerRef.profile": "A built-in picker, or one of pickers.",
+
+		"Picker.name":   "Name, for pools[].picker.profile.",
+		"Picker.file":   "File in the shape of EndpointPickerConfig; watched. Taken as it is, without ${…}.",
+		"Picker.config": "The same, inline. Either file or config.",
+
+		"EndpointPickerConfig.apiVersion":         "Version of the shape; required in a file.",
+		"EndpointPickerConfig.kind":               "Kind of the shape; required in a file.",
+		"EndpointPickerConfig.featureGates":       "Names of features, or name=true and name=false.",
+		"EndpointPickerConfig.plugins":            "Declared plug-ins.",
+		"EndpointPickerConfig.schedulingProfiles": "Which plug-ins a profile uses; unless set, one profile with all.",
+		"EndpointPickerConfig.dataLayer":          "Recognised, so that what is not supported is refused by name.",
+		"EndpointPickerConfig.flowControl":        "Recognised, so that what is not supported is refused by name.",
+		"EndpointPickerConfig.requestHandler":     "Recognised, so that what is not supported is refused by name.",
+		"EndpointPickerConfig.saturationDetector": "Recognised, so that what is not supported is refused by name.",
+		"EndpointPickerConfig.parser":             "Recognised, so that what is not supported is refused by name.",
+
+		"Plugin.name":               "Name for references; unless set, the type.",
+		"Plugin.type":               "Type of the plug-in.",
+		"Plugin.parameters":         "Parameters, checked by the plug-in.",
+		"SchedulingProfile.name":    "Name of the profile.",
+		"SchedulingProfile.plugins": "Plug-ins in order.",
+		"PluginRef.pluginRef":       "Name of a plug-in.",
+		"PluginRef.weight":          "Weight of a scorer; 1 unless set.",
+
+		"Model.name":        "Name that clients ask for.",
+		"Model.alias":       "Another model of the list that this name stands for; then nothing else is set.",
+		"Model.targets":     "Places that serve the model.",
+		"Model.reportModel": "Which name answers carry: asked (unless set) or served.",
+		"Model.timeouts":    "Timeouts of this model.",
+		"Model.retries":     "Retries of this model.",
+		"Target.pool":       "Name of a pool.",
+		"Target.model":      "Name at the servers; unless set, the name of the model.",
+		"Target.weight":     "Share among the targets; 1 unless set, 0 for none.",
+
+		"Route.name":       "Name, in metrics and records.",
+		"Route.listeners":  "Listeners; unless set, every one.",
+		"Route.hosts":      "Hosts, exact or *.suffix; unless set, every host.",
+		"Route.pathPrefix": "Cut off before the API path is read.",
+		"Route.models":     "Models, exact or with a trailing *; unless set, every one.",
+
+		"Timeouts.connect":    "Until a connection to a member stands.",
+		"Timeouts.firstToken": "From the end of the upload to the first byte of the answer's body.",
+		"Timeouts.idle":       "Between two chunks of a stream.",
+		"Timeouts.total":      "For the whole request, attempts together.",
+		"Retries.attempts":    "Attempts in all, the first included.",
+		"Retries.budget":      "Retries per request over the last 10 s (at least 10 in that time).",
+
+		"Limits.body":           "Longest request body, after decompression.",
+		"Limits.bodiesInFlight": "Request bodies in memory of all requests together; over it: 503.",
+		"Limits.headers":        "Longest request header.",
+		"Limits.jsonDepth":      "Deepest nesting of a request body.",
+		"Limits.headerTimeout":  "Time for a client to send its header.",
+		"Limits.uploadIdle":     "Between two reads of a request body.",
+		"Limits.writeIdle":      "A client that takes no byte for so long is cut.",
+		"Limits.keepAlive":      "How long an idle client connection is kept.",
+		"Limits.streams":        "Concurrent requests per HTTP/2 connection.",
+		"Limits.drain":          "At shutdown, time for running requests to end.",
+
+		"Records.path":   "stdout, off, or a file.",
+		"Records.buffer": "Records held in memory; beyond it they are dropped and counted.",
+		"Log.level":      "Least level that is written.",
+		"Log.format":     "Form of a line.",
+	}
+}
