@@ -10,10 +10,19 @@
 // as its bytes pass, and makes the few edits the gateway owes the client.
 // [Error] is a refusal in the client's dialect.
 //
-// Bodies are never re-marshalled: what is not edited keeps its bytes.
+// Start with read.go for requests and tap.go for answers. Routing, retries and
+// what a model name resolves to are for others.
+//
+// Always: bodies are never re-marshalled, what is not edited keeps its bytes;
+// a body that two parsers could read differently in what policy reads is
+// refused; a Tap gives the same bytes and counts however an answer is split.
 package llm
 
-import "net/http"
+import (
+	"strings"
+
+	"github.com/penstock/penstock/internal/jsonedit"
+)
 
 // Op is what a request asks for.
 type Op uint8
@@ -30,6 +39,47 @@ const (
 	OpOther
 )
 
+// OpOf tells the operation of a cleaned path: /v1/chat/completions,
+// /v1/completions, /v1/embeddings, /v1/responses, /v1/models (and
+// /v1/models/{id}, whose id may hold slashes); OpOther for the rest.
+func OpOf(path string) Op {
+	switch path {
+	case "/v1/chat/completions":
+		return OpChat
+	case "/v1/completions":
+		return OpCompletions
+	case "/v1/embeddings":
+		return OpEmbeddings
+	case "/v1/responses":
+		return OpResponses
+	case "/v1/models":
+		return OpModels
+	}
+	if strings.HasPrefix(path, "/v1/models/") {
+		return OpModels
+	}
+	return OpOther
+}
+
+// String is the operation's name in records and metrics.
+func (o Op) String() string {
+	switch o {
+	case OpChat:
+		return "chat"
+	case OpCompletions:
+		return "completions"
+	case OpEmbeddings:
+		return "embeddings"
+	case OpResponses:
+		return "responses"
+	case OpModels:
+		return "models"
+	case OpOther:
+		return "other"
+	}
+	return "unknown"
+}
+
 // Limits bound what Read accepts.
 type Limits struct {
 	Depth int // of nested JSON; 0: 128
@@ -41,10 +91,10 @@ type Request struct {
 	Op           Op
 	Model        string
 	Stream       bool
-	IncludeUsage bool // the client asked for usage in the stream itself
-	N            int  // choices asked for; at least 1
-	MaxTokens    int  // output bound; 0: the client set none
-	User         string
+	IncludeUsage bool   // the client asked for usage in the stream itself
+	N            int    // choices asked for; at least 1
+	MaxTokens    int    // output bound, the largest if several are given; 0: the client set none
+	User         string // user, or else safety_identifier
 	CacheSalt    string
 	Tools        int // number of tools
 	Prompt       Prompt
@@ -55,13 +105,12 @@ type Request struct {
 
 // offsets are the places in the body where edits go. A zero span is absent.
 type offsets struct {
-	model         span
-	streamOptions span
-	includeUsage  span
-	object        span // the top-level object
+	model         jsonedit.Span // the value, with its quotes if it has any
+	bare          bool          // model is a form field: no quotes
+	streamOptions jsonedit.Span // the value, an object or null
+	includeUsage  jsonedit.Span // the value inside
+	object        jsonedit.Span // the top-level object
 }
-
-type span struct{ start, end int }
 
 // Edits are what the gateway may change in a body on the way to the server.
 type Edits struct {
@@ -76,15 +125,3 @@ type Usage struct {
 	Cached, Reasoning int
 	Reported          bool // false: the server said nothing; the counts are the tap's own
 }
-
-// Error is a refusal or a failure as the client will see it.
-type Error struct {
-	Status  int    // HTTP status
-	Type    string // invalid_request_error, …
-	Code    string // model_not_found, …; may be empty
-	Param   string // the field at fault, messages[3].content; may be empty
-	Message string
-	Header  http.Header // e.g. Retry-After; may be nil
-}
-
-func (e *Error) Error() string { return e.Message }

@@ -1,0 +1,309 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package epp
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/penstock/penstock/pool"
+)
+
+// Explanation is one decision as a table: a row per candidate.
+type Explanation struct {
+	RequestID    string        `json:"requestId"`
+	At           time.Time     `json:"at"`
+	Took         time.Duration `json:"tookNs"`
+	Pool         string        `json:"pool"`
+	Profile      string        `json:"profile"`
+	Model        string        `json:"model"`
+	PromptTokens int           `json:"promptTokens"` // estimated
+	Reason       string        `json:"reason"`
+	Picked       []string      `json:"picked"`
+	DryRun       bool          `json:"dryRun,omitempty"`
+	Columns      []Column      `json:"columns"`
+	Candidates   []Candidate   `json:"candidates"` // best first; the refused last
+	Omitted      int           `json:"omitted,omitempty"`
+}
+
+// Column is one scorer of the table.
+type Column struct {
+	Name   string  `json:"name"`
+	Weight float64 `json:"weight"`
+}
+
+// Candidate is one row.
+type Candidate struct {
+	Endpoint      string    `json:"endpoint"`
+	State         string    `json:"state"`
+	RefusedBy     string    `json:"refusedBy,omitempty"` // filter
+	Why           string    `json:"why,omitempty"`       // of the refusal, or what a scorer had to do without
+	Scores        []float64 `json:"scores,omitempty"`    // per column, 0..1 before the weight
+	Total         float64   `json:"total"`
+	MatchedTokens int       `json:"matchedTokens"` // of the prompt, by the prefix index
+	Requests      int64     `json:"requests"`      // in flight, own count
+	Queued        int64     `json:"queuedTokens"`
+	Waiting       float64   `json:"waiting"` // scraped; meaningful only when Metrics is fresh or stale
+	Running       float64   `json:"running"`
+	KVUsage       float64   `json:"kvUsage"`
+	Metrics       string    `json:"metrics"` // fresh, stale, unknown
+}
+
+// ring keeps the newest picks. Its storage is reused: a row is 160 bytes and
+// eight per scorer, a pick has at most 64 rows, so 1024 picks take at most 12
+// MiB with three scorers, and 2 MiB in a pool of ten.
+type ring struct {
+	records []record
+	next    atomic.Uint64 // number of the next pick
+}
+
+const defaultRing = 1024
+
+func newRing(n int) *ring {
+	switch {
+	case n == 0:
+		n = defaultRing
+	case n < 0:
+		n = 0
+	}
+	return &ring{records: make([]record, n)}
+}
+
+// record is one pick, unformatted. It points at nothing that belongs to a
+// member but its address.
+type record struct {
+	mu      sync.Mutex
+	number  uint64 // of the pick, from 1; 0: empty
+	id      string
+	model   string
+	reason  string
+	at      time.Time
+	took    time.Duration
+	profile *Profile
+	tokens  int
+	picked  []string
+	members int
+	rows    []row
+	scores  []float64 // one slice of columns per ranked row
+}
+
+type row struct {
+	address, refusedBy    string
+	why                   why
+	state                 pool.State
+	metrics               freshness
+	fell                  uint32
+	matched               int32
+	requests, queued      int64
+	total                 float64
+	waiting, running, use float64
+}
+
+type freshness uint8
+
+const (
+	unknown freshness = iota
+	fresh
+	stale
+)
+
+func (f freshness) String() string { return [...]string{"unknown", "fresh", "stale"}[f] }
+
+// keep records a pick.
+func (r *ring) keep(v *view, p *Profile, res *Result, took time.Duration) {
+	if len(r.records) == 0 {
+		return
+	}
+	number := r.next.Add(1)
+	rec := &r.records[(number-1)%uint64(len(r.records))]
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.number > number { // overtaken by a whole round
+		return
+	}
+	rec.number = number
+	rec.fill(v, p, res, took)
+}
+
+func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
+	rec.id, rec.model, rec.reason = v.r.ID, v.r.Model, res.Reason
+	rec.at, rec.took, rec.profile, rec.tokens = v.now, took, p, v.tokens
+	rec.picked, rec.members = append(rec.picked[:0], res.Endpoints...), len(v.all)
+	rec.rows, rec.scores = rec.rows[:0], rec.scores[:0]
+	n := len(v.all)
+	if room := min(n, explained); cap(rec.rows) < room {
+		rec.rows = make([]row, 0, room)
+		rec.scores = make([]float64, 0, room*len(p.scorers))
+	}
+	for _, at := range v.ranked {
+		rec.add(&v.all[at.i])
+		for k := range p.scorers {
+			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
+		}
+	}
+	for i := 0; i < n && len(rec.rows) < explained; i++ {
+		if v.all[i].refusedBy != "" {
+			rec.add(&v.all[i])
+		}
+	}
+}
+
+func (rec *record) add(c *candidate) {
+	w := row{
+		address: c.t.address, refusedBy: c.refusedBy, why: c.why, state: c.state, fell: c.fell,
+		matched: int32(c.matched), requests: c.load.Requests, queued: c.load.Queued, total: c.total,
+	}
+	if c.page != nil {
+		w.metrics, w.waiting, w.running, w.use = fresh, c.page.Waiting, c.page.Running, c.page.KVUsage
+		if c.stale {
+			w.metrics = stale
+		}
+	}
+	rec.rows = append(rec.rows, w)
+}
+
+// explanation formats a record.
+func (rec *record) explanation(poolName string) *Explanation {
+	e := &Explanation{
+		RequestID: rec.id, At: rec.at, Took: rec.took, Pool: poolName, Profile: rec.profile.name, Model: rec.model,
+		PromptTokens: rec.tokens, Reason: rec.reason, Picked: slices.Clone(rec.picked),
+		Columns: slices.Clone(rec.profile.columns), Omitted: rec.members - len(rec.rows),
+	}
+	columns := len(e.Columns)
+	for i := range rec.rows {
+		w := &rec.rows[i]
+		c := Candidate{
+			Endpoint: w.address, State: stateName(w.state), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
+			MatchedTokens: int(w.matched), Requests: w.requests, Queued: w.queued,
+			Waiting: w.waiting, Running: w.running, KVUsage: w.use, Metrics: w.metrics.String(),
+		}
+		if w.refusedBy == "" {
+			c.Scores = slices.Clone(rec.scores[i*columns : (i+1)*columns])
+			c.Why = fellText(e.Columns, w.fell)
+		}
+		e.Candidates = append(e.Candidates, c)
+	}
+	return e
+}
+
+// fellText names the scorers that had no metric of a candidate.
+func fellText(columns []Column, fell uint32) string {
+	if fell == 0 {
+		return ""
+	}
+	var names []string
+	for k, c := range columns {
+		if fell&(1<<k) != 0 {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, ", ") + ": no metric, own requests in flight used"
+}
+
+// Recent returns the newest explanations first, at most n.
+func (s *Scheduler) Recent(n int) []*Explanation {
+	var out []*Explanation
+	s.ring.newest(func(rec *record) bool {
+		if len(out) < n {
+			out = append(out, rec.explanation(s.pool.Config().Name))
+		}
+		return len(out) < n
+	})
+	return out
+}
+
+// Find returns the newest explanation of a request that is still kept, or nil.
+func (s *Scheduler) Find(requestID string) *Explanation {
+	var found *Explanation
+	s.ring.newest(func(rec *record) bool {
+		if rec.id != requestID {
+			return true
+		}
+		found = rec.explanation(s.pool.Config().Name)
+		return false
+	})
+	return found
+}
+
+// newest goes through the records, newest first, each under its lock, until
+// yield returns false.
+func (r *ring) newest(yield func(*record) bool) {
+	next := r.next.Load()
+	for k := range uint64(len(r.records)) {
+		if k >= next {
+			return
+		}
+		if number := next - k; !r.visit(number, yield) {
+			return
+		}
+	}
+}
+
+func (r *ring) visit(number uint64, yield func(*record) bool) bool {
+	rec := &r.records[(number-1)%uint64(len(r.records))]
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.number != number || yield(rec)
+}
+
+// Table writes the explanation for a reader: a line of facts and one row per
+// candidate.
+func (e *Explanation) Table(w io.Writer) error {
+	dry := ""
+	if e.DryRun {
+		dry = " (dry run, nothing charged)"
+	}
+	picked := strings.Join(e.Picked, ", ")
+	if picked == "" {
+		picked = "nobody"
+	}
+	if _, err := fmt.Fprintf(w, "pool %s, profile %s, model %s, prompt %d tokens\n%s: %s in %s%s\n\n",
+		e.Pool, e.Profile, e.Model, e.PromptTokens, e.Reason, picked, e.Took, dry); err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "ENDPOINT\tSTATE\tTOTAL")
+	for _, c := range e.Columns {
+		fmt.Fprintf(t, "\t%s×%s", strings.ToUpper(strings.TrimSuffix(c.Name, "-scorer")), number(c.Weight))
+	}
+	fmt.Fprint(t, "\tMATCHED\tREQUESTS\tQUEUED\tWAITING\tRUNNING\tKV\tMETRICS\tREMARK\n")
+	for i := range e.Candidates {
+		e.Candidates[i].write(t, len(e.Columns))
+	}
+	if e.Omitted > 0 {
+		fmt.Fprintf(t, "and %d more\n", e.Omitted)
+	}
+	return t.Flush()
+}
+
+func (c *Candidate) write(w io.Writer, columns int) {
+	fmt.Fprintf(w, "%s\t%s", c.Endpoint, c.State)
+	remark := c.Why
+	if c.RefusedBy != "" {
+		fmt.Fprint(w, "\t-")
+		remark = c.RefusedBy + ": " + c.Why
+	} else {
+		fmt.Fprintf(w, "\t%.3f", c.Total)
+	}
+	for k := range columns {
+		if k < len(c.Scores) {
+			fmt.Fprintf(w, "\t%.3f", c.Scores[k])
+		} else {
+			fmt.Fprint(w, "\t-")
+		}
+	}
+	fmt.Fprintf(w, "\t%d\t%d\t%d", c.MatchedTokens, c.Requests, c.Queued)
+	if c.Metrics == unknown.String() {
+		fmt.Fprint(w, "\t-\t-\t-")
+	} else {
+		fmt.Fprintf(w, "\t%s\t%s\t%.2f", number(c.Waiting), number(c.Running), c.KVUsage)
+	}
+	fmt.Fprintf(w, "\t%s\t%s\n", c.Metrics, remark)
+}

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import "github.com/penstock/penstock/internal/jsonedit"
+
+// Body returns the body to send upstream: the original slice when e changes
+// nothing, else a copy with the edits spliced in at the byte offsets. Usage is
+// asked for only where a stream takes the option: chat and completions.
+func (r *Request) Body(e Edits) []byte {
+	var edits []jsonedit.Edit
+	if e.Model != "" && e.Model != r.Model && r.offsets.model.Len() > 0 {
+		text := []byte(e.Model)
+		if !r.offsets.bare {
+			text = jsonedit.AppendString(nil, e.Model)
+		}
+		edits = append(edits, jsonedit.Edit{Span: r.offsets.model, Text: text})
+	}
+	if e.IncludeUsage && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
+		edits = append(edits, r.askUsage())
+		if n := len(edits); n == 2 && edits[1].Start < edits[0].Start {
+			edits[0], edits[1] = edits[1], edits[0]
+		}
+	}
+	if len(edits) == 0 {
+		return r.body
+	}
+	return jsonedit.Apply(r.body, edits...)
+}
+
+// askUsage is the edit that sets stream_options.include_usage.
+func (r *Request) askUsage() jsonedit.Edit {
+	const member = `"include_usage":true`
+	o := &r.offsets
+	switch {
+	case o.includeUsage.Len() > 0:
+		return jsonedit.Edit{Span: o.includeUsage, Text: []byte("true")}
+	case o.streamOptions.Len() == 0:
+		return jsonedit.Insert(r.body, o.object, `"stream_options":{`+member+`}`)
+	case r.body[o.streamOptions.Start] != '{': // null
+		return jsonedit.Edit{Span: o.streamOptions, Text: []byte(`{` + member + `}`)}
+	}
+	return jsonedit.Insert(r.body, o.streamOptions, member)
+}

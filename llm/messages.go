@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/penstock/penstock/internal/jsonedit"
+)
+
+// This file reads what the model is given: messages, items and prompts. What
+// it does not know passes: engines differ in the parts that they take.
+
+func (rd *reader) add(kind pieceKind, t jsonedit.Text) {
+	rd.prompt.pieces = append(rd.prompt.pieces, piece{kind, t})
+	switch kind {
+	case pieceMedia:
+		rd.prompt.media++
+	case pieceIDs: // the caller counts
+	default:
+		rd.prompt.textBytes += t.Size
+	}
+}
+
+// messages reads an array of messages, or of items of the Responses API.
+func (rd *reader) messages(list string, items bool) {
+	if !rd.s.Array() {
+		rd.wrongType(list, "must be an array")
+		return
+	}
+	i := 0
+	for rd.s.NextElement() {
+		if rd.message(list, i, items); rd.err != nil {
+			return
+		}
+		i++
+	}
+	if i == 0 {
+		rd.refuse(list, "must not be empty")
+	}
+}
+
+// input is the input of the Responses API: text or items.
+func (rd *reader) input(name string) {
+	switch rd.s.Peek() {
+	case jsonedit.String:
+		t, _ := rd.s.Text()
+		rd.add(pieceRole, jsonedit.Text{})
+		rd.add(pieceText, t)
+	case jsonedit.Array:
+		rd.messages(name, true)
+	default:
+		rd.wrongType(name, "must be a string or an array")
+	}
+}
+
+// name is a member name. It is valid until the next call; one that is escaped
+// and too long for a name known here comes out cut.
+func (rd *reader) name(key jsonedit.Text) []byte {
+	if !key.Escaped() {
+		return key.Of(rd.body)
+	}
+	name, _ := jsonedit.Unescape(rd.buf[:0], key.Of(rd.body))
+	return name
+}
+
+func at(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }
+
+// message reads one message. The role comes first in the view, wherever it
+// stands in the object. An item of the Responses API need not have one.
+func (rd *reader) message(list string, i int, item bool) {
+	if !rd.s.Object() {
+		rd.wrongType(at(list, i), "must be an object")
+		return
+	}
+	role := len(rd.prompt.pieces)
+	rd.add(pieceRole, jsonedit.Text{})
+	hasRole := false
+	for rd.err == nil {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			break
+		}
+		switch name := rd.name(key); {
+		case string(name) == "role":
+			t, ok := rd.s.Text()
+			if !ok {
+				rd.wrongType(at(list, i)+".role", "must be a string")
+				return
+			}
+			rd.prompt.pieces[role].text = t
+			rd.prompt.textBytes += t.Size
+			hasRole = true
+		case string(name) == "content":
+			rd.content(list, i, "content")
+		case item && string(name) == "output":
+			rd.content(list, i, "output")
+		case string(name) == "tool_calls" && rd.s.Peek() == jsonedit.Array:
+			raw := rd.s.Skip()
+			rd.add(pieceRaw, jsonedit.Text{Span: raw, Size: raw.Len()})
+		case item && (string(name) == "name" || string(name) == "arguments") && rd.s.Peek() == jsonedit.String:
+			t, _ := rd.s.Text()
+			rd.add(pieceText, t)
+		default:
+			rd.s.Skip()
+		}
+	}
+	if !hasRole && !item && !rd.s.Failed() {
+		rd.refuse(at(list, i)+".role", "is missing")
+	}
+}
+
+// content reads a string, null or an array of parts.
+func (rd *reader) content(list string, i int, name string) {
+	switch rd.s.Peek() {
+	case jsonedit.String:
+		t, _ := rd.s.Text()
+		rd.add(pieceText, t)
+	case jsonedit.Null:
+		rd.s.Skip()
+	case jsonedit.Array:
+		rd.s.Array()
+		for j := 0; rd.err == nil && rd.s.NextElement(); j++ {
+			rd.part(list, i, name, j)
+		}
+	default:
+		rd.wrongType(at(list, i)+"."+name, "must be a string or an array of parts")
+	}
+}
+
+// part reads one content part by its members, whatever its type says, for
+// engines have parts of their own.
+func (rd *reader) part(list string, i int, content string, j int) {
+	if t, ok := rd.s.Text(); ok {
+		rd.add(pieceText, t)
+		return
+	}
+	if !rd.s.Object() {
+		rd.wrongType(at(at(list, i)+"."+content, j), "must be an object")
+		return
+	}
+	for {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			return
+		}
+		switch string(rd.name(key)) {
+		case "text":
+			t, ok := rd.s.Text()
+			if !ok {
+				rd.wrongType(at(at(list, i)+"."+content, j)+".text", "must be a string")
+				return
+			}
+			rd.add(pieceText, t)
+		case "refusal":
+			if t, ok := rd.s.Text(); ok {
+				rd.add(pieceText, t)
+			} else {
+				rd.s.Skip()
+			}
+		case "image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_url", "file_data":
+			rd.medium()
+		default:
+			rd.s.Skip()
+		}
+	}
+}
+
+// medium reads a URL, data or an id, either bare or in an object.
+func (rd *reader) medium() {
+	if t, ok := rd.s.Text(); ok {
+		rd.add(pieceMedia, t)
+		return
+	}
+	if !rd.s.Object() {
+		rd.s.Skip()
+		return
+	}
+	for {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			return
+		}
+		switch string(rd.name(key)) {
+		case "url", "data", "file_data", "file_id":
+			if t, ok := rd.s.Text(); ok {
+				rd.add(pieceMedia, t)
+				continue
+			}
+		}
+		rd.s.Skip()
+	}
+}
+
+// prompts reads the four forms of prompt and input: text, an array of texts,
+// an array of token ids, an array of those.
+func (rd *reader) prompts(name string) {
+	if t, ok := rd.s.Text(); ok {
+		rd.add(piecePlain, t)
+		return
+	}
+	rd.prompt.each = true
+	start := rd.start()
+	if n, ok := rd.s.Naturals(math.MaxInt32); ok {
+		rd.prompt.ids += n
+		rd.addIDs(start)
+		return
+	}
+	if !rd.s.Array() {
+		rd.wrongType(name, "must be a string or an array of strings or of token ids")
+		return
+	}
+	first := jsonedit.Invalid
+	i := 0
+	for ; rd.err == nil && rd.s.NextElement(); i++ {
+		kind := rd.s.Peek()
+		if i == 0 {
+			first = kind
+		}
+		switch {
+		case kind != first:
+			rd.wrongType(at(name, i), "is of another type than the first element")
+		case kind == jsonedit.String:
+			t, _ := rd.s.Text()
+			rd.add(piecePlain, t)
+		case kind == jsonedit.Number:
+			if !rd.tokenID() {
+				rd.refuse(at(name, i), notTokenID)
+			}
+		case kind == jsonedit.Array:
+			rd.tokenIDs(name, i)
+		default:
+			rd.wrongType(at(name, i), "must be a string, a token id or an array of token ids")
+		}
+	}
+	switch {
+	case i == 0:
+		rd.emptyArray(name)
+	case first == jsonedit.Number:
+		rd.addIDs(start)
+	}
+}
+
+const notTokenID = "must be a token id"
+
+// tokenIDs reads prompt i of several, an array of token ids.
+func (rd *reader) tokenIDs(name string, i int) {
+	start := rd.start()
+	if n, ok := rd.s.Naturals(math.MaxInt32); ok {
+		rd.prompt.ids += n
+		rd.addIDs(start)
+		return
+	}
+	rd.s.Array()
+	j := 0
+	for ; rd.err == nil && rd.s.NextElement(); j++ {
+		if !rd.tokenID() {
+			rd.wrongType(at(at(name, i), j), notTokenID)
+		}
+	}
+	if j == 0 {
+		rd.emptyArray(at(name, i))
+	}
+	rd.addIDs(start)
+}
+
+// emptyArray refuses an array that ended without an element.
+func (rd *reader) emptyArray(name string) {
+	if !rd.s.Failed() {
+		rd.refuse(name, "must not be empty")
+	}
+}
+
+func (rd *reader) tokenID() bool {
+	rd.prompt.ids++
+	number, ok := rd.s.Number()
+	if !ok {
+		return rd.s.Failed()
+	}
+	id, ok := jsonedit.Int(number.Of(rd.body))
+	return ok && id >= 0 && id <= math.MaxInt32
+}
+
+// addIDs adds the array from start to the cursor as a prompt of token ids.
+func (rd *reader) addIDs(start int) {
+	span := jsonedit.Span{Start: start, End: rd.s.Pos()}
+	rd.add(pieceIDs, jsonedit.Text{Span: span, Size: span.Len()})
+}

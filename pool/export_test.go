@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"time"
+
+	"github.com/penstock/penstock/config"
+)
+
+// Scanner is the scanner of one member, for benchmarks of its steady state.
+type Scanner struct{ s *scanner }
+
+func NewScanner(e config.Engine) Scanner { return Scanner{newScanner(e)} }
+
+func (s Scanner) Scan(page []byte) { s.s.scan(page) }
+
+func (s Scanner) Result() *Metrics {
+	x, _ := s.s.result(time.Time{})
+	return x
+}
+
+// SetScrapeCost pretends that one scrape costs so much.
+func (p *Pool) SetScrapeCost(d time.Duration) { p.cost.nanoseconds.Store(int64(d)) }
+
+// ScrapeInterval is the effective one.
+func (p *Pool) ScrapeInterval() time.Duration { return p.scrapeInterval() }
