@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// isControl says that a path steers the simulation: it is never counted and
+// never fails.
+func isControl(path string) bool { return strings.HasPrefix(path, "/sim/") }
+
+// control registers the paths that steer and watch the simulation.
+func (a *api) control(mux *http.ServeMux, set func(Faults) error) {
+	mux.HandleFunc("GET /sim/stats", a.statsPage)
+	mux.HandleFunc("GET /sim/faults", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, a.faults.get())
+	})
+	mux.HandleFunc("POST /sim/faults", func(w http.ResponseWriter, r *http.Request) {
+		f, err := ReadFaults(r.Body)
+		if err != nil {
+			writeError(w, &apiError{Status: http.StatusBadRequest, Message: err.Error(), Type: "BadRequestError"})
+			return
+		}
+		writeJSON(w, http.StatusOK, f)
+		_ = http.NewResponseController(w).Flush() // before a crash cuts it
+		_ = set(f)                                // was checked
+	})
+}
+
+func (a *api) statsPage(w http.ResponseWriter, r *http.Request) {
+	last := keptRecords
+	if v := r.URL.Query().Get("last"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			writeError(w, invalid("last", "last must be a number"))
+			return
+		}
+		last = n
+	}
+	writeJSON(w, http.StatusOK, a.ledger.read(last))
+}
