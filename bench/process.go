@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// process is a program under measurement, started and ended by this one.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	stderr *tail
+	exited chan struct{}
+}
+
+// startProcess runs argv and waits until it accepts connections at address.
+func startProcess(ctx context.Context, name, dir, address string, argv []string) (*process, error) {
+	p := &process{name: name, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), stderr: &tail{}, exited: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Stderr = p.stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("bench: start %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.exited)
+		p.cmd.Wait() // the exit status is of no interest: it is killed
+	}()
+	for range 200 {
+		c, err := net.DialTimeout("tcp", address, time.Second)
+		if err == nil {
+			c.Close()
+			return p, nil
+		}
+		select {
+		case <-p.exited:
+			return nil, fmt.Errorf("bench: %s ended at once: %s", name, p.stderr)
+		case <-ctx.Done():
+			p.stop()
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	p.stop()
+	return nil, fmt.Errorf("bench: %s does not listen at %s: %s", name, address, p.stderr)
+}
+
+func (p *process) stop() {
+	p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(b)
+	if over := t.buf.Len() - 4096; over > 0 {
+		t.buf.Next(over)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(t.buf.String())
+}
+
+// clockTick is USER_HZ, which Linux fixes at 100 for what /proc shows.
+const clockTick = 10 * time.Millisecond
+
+// cpu is the user and system time that the process and its children that it
+// has waited for have used, in steps of 10 ms.
+func (p *process) cpu() (time.Duration, error) {
+	total := time.Duration(0)
+	for _, pid := range append(children(p.cmd.Process.Pid), p.cmd.Process.Pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, fmt.Errorf("bench: cpu time of %s: %w", p.name, err)
+		}
+		// The second field is the name in parentheses and may hold anything;
+		// utime and stime are fields 14 and 15 (proc_pid_stat(5)).
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 13 {
+			return 0, errors.New("bench: /proc stat is too short")
+		}
+		for _, f := range fields[11:13] {
+			ticks, err := strconv.ParseInt(f, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("bench: /proc stat: %w", err)
+			}
+			total += time.Duration(ticks) * clockTick
+		}
+	}
+	return total, nil
+}
+
+// children are the processes that pid has started (nginx's workers).
+func children(pid int) []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, f := range strings.Fields(string(text)) {
+		if n, err := strconv.Atoi(f); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// memory is the resident set in bytes.
+func (p *process) memory() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("bench: memory of %s: %w", p.name, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("bench: no VmRSS in /proc status")
+}
+
+// freeAddresses are loopback addresses that were free a moment ago.
+func freeAddresses(n int) ([]string, error) {
+	var out []string
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, l)
+		out = append(out, l.Addr().String())
+	}
+	return out, nil
+}

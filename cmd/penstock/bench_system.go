@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/bench"
+)
+
+// systemFlags are the flags of bench system.
+type systemFlags struct {
+	binary   string
+	subject  string
+	measures []string
+	check    bool
+	rounds   int
+	requests int
+	streams  int
+	period   time.Duration
+}
+
+func newBenchSystemCommand() *cobra.Command {
+	var f systemFlags
+	c := &cobra.Command{
+		Use:   "system",
+		Short: "measure the gateway as a process: CPU per request and chunk, memory of streams, scraping",
+		Long: `Every program runs as a process of its own on this machine, in front of the same
+servers, in alternating rounds; CPU time is what the kernel charged to it. nginx
+is measured too if it is installed. Linux only.`,
+		Args: cobra.NoArgs,
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
+	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
+	fs.StringSliceVar(&f.measures, "measure", []string{"request", "chunk", "streams", "scrape"}, "which to run")
+	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
+	fs.IntVar(&f.rounds, "rounds", 5, "of each program, alternating")
+	fs.IntVar(&f.requests, "requests", 4000, "in a round")
+	fs.IntVar(&f.streams, "streams", 9000, "to hold open")
+	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
+	format := benchFormat(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		out, err := format()
+		if err != nil {
+			return err
+		}
+		return runSystem(c, &f, out)
+	}
+	return c
+}
+
+func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if f.binary == "" {
+		f.binary = self
+	}
+	dir, err := os.MkdirTemp("", "penstock-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s := &bench.System{
+		Subject: gatewayProxy(f.binary), Baseline: reverseProxy("reverse-proxy", self),
+		Dir: dir, Log: c.ErrOrStderr(),
+		Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period,
+		Backend: func(addresses []string, b *bench.Backend) []string {
+			return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","),
+				"--chunks", fmt.Sprint(b.Chunks), "--interval", b.Interval.String(), "--metrics-bytes", fmt.Sprint(max(b.MetricsBytes, 4096))}
+		},
+	}
+	switch f.subject {
+	case "penstock":
+	case "reverse-proxy":
+		s.Subject = reverseProxy("subject", self)
+	default:
+		return fmt.Errorf("--subject %q: penstock or reverse-proxy", f.subject)
+	}
+	if nginx, err := exec.LookPath("nginx"); err == nil {
+		s.Others = append(s.Others, nginxProxy(nginx))
+	} else {
+		fmt.Fprintln(c.ErrOrStderr(), "nginx is not installed and not measured")
+	}
+	// A child keeps the limit of open files that is set here: each stream
+	// takes two in a gateway.
+	if _, err := bench.RaiseFileLimit(uint64(2*f.streams + 500)); err != nil && slices.Contains(f.measures, "streams") {
+		return err
+	}
+	report := bench.SystemReport{Origin: bench.ThisProgram()}
+	for _, m := range f.measures {
+		run, ok := map[string]func() ([]bench.Figure, error){
+			"request": func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
+			"chunk":   func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
+			"streams": func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
+			"scrape":  func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
+		}[m]
+		if !ok {
+			return fmt.Errorf("--measure %q: request, chunk, streams and scrape are known", m)
+		}
+		figures, err := run()
+		if err != nil {
+			return err
+		}
+		report.Figures = append(report.Figures, figures...)
+	}
+	if err := report.Write(c.OutOrStdout(), out); err != nil {
+		return err
+	}
+	if f.check && report.Over() {
+		return fmt.Errorf("a figure is over its budget")
+	}
+	return nil
+}
+
+// gatewayProxy runs the gateway with the default profile, metrics and records
+// on, as a user would.
+func gatewayProxy(binary string) bench.Proxy {
+	return bench.Proxy{Name: "penstock", Command: func(dir, listen string, servers []string) ([]string, error) {
+		file := filepath.Join(dir, "penstock.yaml")
+		var b strings.Builder
+		fmt.Fprintf(&b, "listeners:\n  - {name: bench, address: %q, anonymous: true}\n", listen)
+		fmt.Fprintf(&b, "admin: {address: \"off\"}\n")
+		fmt.Fprintf(&b, "pools:\n  - name: bench\n    engine: vllm\n    members:\n      static:\n")
+		for _, s := range servers {
+			fmt.Fprintf(&b, "        - %q\n", s)
+		}
+		fmt.Fprintf(&b, "models:\n  - name: bench\n    targets: [{pool: bench}]\n")
+		fmt.Fprintf(&b, "records: {path: %q}\n", filepath.Join(dir, "records.jsonl"))
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			return nil, err
+		}
+		return []string{binary, "run", "-c", file}, nil
+	}}
+}
+
+func reverseProxy(name, self string) bench.Proxy {
+	return bench.Proxy{Name: name, Command: func(_, listen string, servers []string) ([]string, error) {
+		return []string{self, "bench", "reverse-proxy", "--listen", listen, "--server", strings.Join(servers, ",")}, nil
+	}}
+}
+
+// nginxProxy runs nginx in the foreground with one worker and connections to
+// the servers kept.
+func nginxProxy(binary string) bench.Proxy {
+	return bench.Proxy{Name: "nginx", Command: func(dir, listen string, servers []string) ([]string, error) {
+		if _, _, err := net.SplitHostPort(listen); err != nil {
+			return nil, err
+		}
+		var b strings.Builder
+		fmt.Fprintf(&b, "daemon off;\nworker_processes 1;\nworker_rlimit_nofile 20000;\npid %s/nginx.pid;\nerror_log stderr warn;\n", dir)
+		fmt.Fprintf(&b, "events { worker_connections 10000; }\nhttp {\n  access_log off;\n")
+		for _, t := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+			fmt.Fprintf(&b, "  %s_temp_path %s/%s;\n", t, dir, t)
+		}
+		fmt.Fprintf(&b, "  keepalive_requests 1000000;\n  upstream servers {\n")
+		for _, s := range servers {
+			fmt.Fprintf(&b, "    server %s;\n", s)
+		}
+		fmt.Fprintf(&b, "    keepalive 1024;\n    keepalive_requests 1000000;\n  }\n  server {\n    listen %s;\n    location / {\n", listen)
+		fmt.Fprintf(&b, "      proxy_pass http://servers;\n      proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }\n  }\n}\n")
+		file := filepath.Join(dir, "nginx.conf")
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			return nil, err
+		}
+		return []string{binary, "-p", dir, "-c", file}, nil
+	}}
+}
