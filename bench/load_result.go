@@ -20,6 +20,8 @@ type LoadResult struct {
 	Untruthful int             `json:"untruthful"`        // failures that the answer hid
 	Late       int             `json:"late"`              // sessions that began later than the workload said
 	Example    string          `json:"example,omitempty"` // of a failure
+	// Examples has the detail of one request of each kind of failure.
+	Examples map[Failure]string `json:"examples,omitempty"`
 
 	TTFT  Quantiles `json:"ttft"`
 	TPOT  Quantiles `json:"tpot"`
@@ -37,7 +39,7 @@ func (l *Load) result(took time.Duration) *LoadResult {
 	defer l.mu.Unlock()
 	r := &LoadResult{
 		URL: l.URL, Workload: l.Workload.Name, Seed: l.Seed, Stream: l.Stream,
-		Seconds: took.Seconds(), Requests: len(l.done), Failures: map[Failure]int{},
+		Seconds: took.Seconds(), Requests: len(l.done), Failures: map[Failure]int{}, Examples: map[Failure]string{},
 	}
 	var ttft, tpot, total []float64
 	for _, x := range l.done {
@@ -49,6 +51,7 @@ func (l *Load) result(took time.Duration) *LoadResult {
 			if !x.Failure.Truthful() {
 				r.Untruthful++
 			}
+			r.Examples[x.Failure] = x.Detail
 			if r.Example == "" {
 				r.Example = string(x.Failure) + ": " + x.Detail
 			}

@@ -86,13 +86,16 @@ const (
 
 // Pool is a set of model servers that serve the same models.
 type Pool struct {
-	Name     string     `yaml:"name"`
-	Members  Members    `yaml:"members"`
-	Protocol Protocol   `yaml:"protocol" default:"http" enum:"http|h2c|https"`        // default http
-	TLS      *ClientTLS `yaml:"tls"`                                                  // only with protocol https
-	Engine   Engine     `yaml:"engine" default:"auto" enum:"auto|vllm|sglang|trtllm"` // default auto
-	Metrics  Metrics    `yaml:"metrics"`
-	Picker   PickerRef  `yaml:"picker"`
+	Name     string   `yaml:"name"`
+	Members  Members  `yaml:"members"`
+	Protocol Protocol `yaml:"protocol" default:"http" enum:"http|h2c|https"` // default http
+	// APIKey is sent to the members as a bearer token in place of the
+	// client's; empty: none is sent.
+	APIKey  Secret     `yaml:"apiKey"`
+	TLS     *ClientTLS `yaml:"tls"`                                                  // only with protocol https
+	Engine  Engine     `yaml:"engine" default:"auto" enum:"auto|vllm|sglang|trtllm"` // default auto
+	Metrics Metrics    `yaml:"metrics"`
+	Picker  PickerRef  `yaml:"picker"`
 	// Paths are request paths served besides the OpenAI ones; nil is
 	// [DefaultPaths]. Engine administration is refused here.
 	Paths    []string `yaml:"paths"`

@@ -135,6 +135,7 @@ func meanings() map[string]string {
 		"Pool.metrics":  "How members are scraped.",
 		"Pool.picker":   "How a member is chosen.",
 		"Pool.paths":    "Paths served besides the OpenAI ones; unless set: " + strings.Join(DefaultPaths(), ", ") + ".",
+		"Pool.apiKey":   "Bearer token sent to the members in place of the client's; none is sent without it.",
 		"Pool.ejection": "Takes a member out after consecutive failures and lets it back slowly.",
 		"Pool.probe":    "Asks each member's health path; without it no active probe.",
 

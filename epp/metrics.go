@@ -116,6 +116,14 @@ func (in *Instruments) of(pool string, s *Scheduler) *counters {
 	return c
 }
 
+// Count adds a decision that was not a scheduler's own: a fallback or a refusal
+// by whoever asked it. outcome is one of few constants.
+func (in *Instruments) Count(pool, outcome string) {
+	if in != nil {
+		in.picks.WithLabelValues(pool, outcome).Inc()
+	}
+}
+
 func (c *counters) picked(reason string, took time.Duration) {
 	if c == nil {
 		return

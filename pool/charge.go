@@ -42,7 +42,8 @@ func (m *Member) Load() Load {
 
 // Charge is what one exchange holds on one member. Its methods may be called
 // from one goroutine at a time; Release is idempotent. It holds the member
-// itself, so it settles rightly after the member has left the pool.
+// itself, so it settles rightly after the member has left the pool. A nil
+// Charge counts nothing.
 type Charge struct {
 	member          *Member
 	queued, context int64 // what Release still has to give back
@@ -61,7 +62,7 @@ func (m *Member) Charge(uncached, prompt int) *Charge {
 
 // FirstToken says that the answer has begun: the queued tokens are worked off.
 func (c *Charge) FirstToken() {
-	if c.queued != 0 {
+	if c != nil && c.queued != 0 {
 		add(&c.member.load.queued, -c.queued)
 		c.queued = 0
 	}
@@ -69,7 +70,7 @@ func (c *Charge) FirstToken() {
 
 // Output counts n more tokens streamed.
 func (c *Charge) Output(n int) {
-	if n > 0 && !c.released {
+	if c != nil && n > 0 && !c.released {
 		c.context += int64(n)
 		add(&c.member.load.context, int64(n))
 	}
@@ -77,7 +78,7 @@ func (c *Charge) Output(n int) {
 
 // Release gives everything back. Later calls of any method do nothing.
 func (c *Charge) Release() {
-	if c.released {
+	if c == nil || c.released {
 		return
 	}
 	c.FirstToken()

@@ -46,7 +46,7 @@ func penstock(t *testing.T, stdin string, args ...string) (stdout, message strin
 	return out.String(), errs.String() + message, code
 }
 
-func gateway(t *testing.T) (address string) {
+func fakeAdmin(t *testing.T) (address string) {
 	t.Helper()
 	one, half := 1.0, 0.5
 	at := time.Date(2026, 10, 1, 12, 30, 0, 5e6, time.Local)
@@ -97,7 +97,7 @@ func gateway(t *testing.T) (address string) {
 }
 
 func TestTables(t *testing.T) {
-	address := gateway(t)
+	address := fakeAdmin(t)
 	body := filepath.Join(t.TempDir(), "body.json")
 	if err := os.WriteFile(body, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL
 }
 
 func TestJSONPassesAsItCame(t *testing.T) {
-	address := gateway(t)
+	address := fakeAdmin(t)
 	for args, want := range map[string]string{
 		"get pools":        `"source": "dns llama:8000"`,
 		"get members":      `"running": null`,
@@ -161,7 +161,7 @@ func TestJSONPassesAsItCame(t *testing.T) {
 }
 
 func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
-	address := gateway(t)
+	address := fakeAdmin(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

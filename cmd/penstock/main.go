@@ -4,4 +4,44 @@
 // Command penstock is the inference gateway, its tools and its simulator.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run is main without the process around it. Results go to standard output,
+// everything else to standard error.
+func run(args []string) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		return 0
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(os.Stderr, "penstock: "+text)
+	}
+	var coded *exitError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	return exitFailed
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "penstock",
+		Short: "An inference gateway that picks the right model server",
+	}
+	root.AddCommand(
+		newRunCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
+		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
+	)
+	return quiet(root)
+}

@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/proxy"
+	"github.com/penstock/penstock/usage"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// gateway is a whole Penstock in one process: the parts that a configuration
+// describes, and the one way to change them, apply.
+type gateway struct {
+	log     *slog.Logger
+	file    string // of the configuration; "" when there is none
+	started time.Time
+	reg     *prometheus.Registry
+	proxy   *proxy.Server
+
+	poolMetrics   *pool.Instruments
+	pickMetrics   *epp.Instruments
+	recordMetrics *usage.Instruments
+	reloads       *prometheus.CounterVec
+	reloadOK      prometheus.Gauge
+	reloadTime    prometheus.Gauge
+
+	cfg     atomic.Pointer[config.Config]
+	records atomic.Pointer[usage.Log]
+	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
+	loads   atomic.Int64                // configurations applied
+	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
+
+	applying sync.Mutex // one apply at a time
+	mu       sync.Mutex // guards pools and servers for readers
+	pools    map[string]*pooled
+	admin    *sideServer
+	ops      *sideServer
+}
+
+// pooled is a pool with its scheduler; both keep their identity over reloads.
+type pooled struct {
+	pool      *pool.Pool
+	scheduler *epp.Scheduler
+	picker    *config.EndpointPickerConfig
+}
+
+// reloadFault is why the last reload changed nothing.
+type reloadFault struct {
+	At  time.Time
+	Err string
+}
+
+// newGateway is a gateway without a configuration. file is named in readiness.
+func newGateway(log *slog.Logger, file string) *gateway {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g := &gateway{
+		log: log, reg: reg, pools: map[string]*pooled{},
+		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+		file: file, started: time.Now(),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
+			Help: "Configurations applied (result=ok) or refused (result=failed), the first one included."}, []string{"result"}),
+		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_reload_successful",
+			Help: "1 if the newest configuration is in force, 0 if it was refused and an older one stays."}),
+		reloadTime: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_success_timestamp_seconds",
+			Help: "When the configuration in force was applied."}),
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_build_info",
+		Help: "Always 1; the labels say what runs.", ConstLabels: prometheus.Labels{"version": thisBuild().Version, "goversion": thisBuild().Go}})
+	build.Set(1)
+	reg.MustRegister(g.reloads, g.reloadOK, g.reloadTime, build)
+	g.proxy = proxy.New(proxy.Options{
+		Log: log, Metrics: proxy.NewInstruments(reg), Picks: g.pickMetrics,
+		Records: func(r *usage.Record) { g.records.Load().Emit(r) },
+	})
+	return g
+}
+
+// reload applies cfg, or keeps what is there and says why. err is the error of
+// reading the configuration, if that failed already.
+func (g *gateway) reload(cfg *config.Config, err error) error {
+	start := time.Now()
+	old := g.cfg.Load()
+	if err == nil {
+		err = g.apply(cfg)
+	}
+	if err != nil {
+		g.fault.Store(&reloadFault{At: time.Now(), Err: err.Error()})
+		g.reloads.WithLabelValues("failed").Inc()
+		g.reloadOK.Set(0)
+		return err
+	}
+	g.fault.Store(nil)
+	g.loads.Add(1)
+	g.loaded.Store(time.Now().UnixNano())
+	g.reloads.WithLabelValues("ok").Inc()
+	g.reloadOK.Set(1)
+	g.reloadTime.SetToCurrentTime()
+	if old != nil {
+		changes := config.Diff(old, cfg)
+		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond))
+		for _, line := range changes {
+			g.log.Info("configuration changed", "what", line)
+		}
+	}
+	return nil
+}
+
+// apply builds every part of cfg, which may fail and then changes nothing, and
+// swaps all of them in, which cannot fail.
+func (g *gateway) apply(cfg *config.Config) (err error) {
+	g.applying.Lock()
+	defer g.applying.Unlock()
+	var commits, undo []func()
+	defer func() {
+		if err != nil {
+			for _, f := range slices.Backward(undo) {
+				f()
+			}
+		}
+	}()
+
+	next, backends := map[string]*pooled{}, map[string]proxy.Backend{}
+	for i := range cfg.Pools {
+		pc := cfg.Pools[i]
+		p, commit, err := g.buildPool(cfg, pc)
+		if err != nil {
+			return fmt.Errorf("pools[%d] (%s): %w", i, pc.Name, err)
+		}
+		if g.pools[pc.Name] == nil {
+			undo = append(undo, p.scheduler.Close, p.pool.Close)
+		}
+		commits = append(commits, commit)
+		next[pc.Name] = p
+		backends[pc.Name] = proxy.Backend{Pool: p.pool, Picker: p.scheduler}
+	}
+	change, err := g.proxy.Prepare(cfg, backends)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, change.Abort)
+	commits = append(commits, change.Commit)
+
+	old := g.cfg.Load()
+	if old == nil || old.Records != cfg.Records {
+		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
+		if err != nil {
+			return fmt.Errorf("records: %w", err)
+		}
+		undo = append(undo, func() { l.Close(context.Background()) })
+		commits = append(commits, func() {
+			if before := g.records.Swap(l); before != nil {
+				go before.Close(context.Background())
+			}
+		})
+	}
+	adminServer, opsServer := g.admin, g.ops
+	sides := []struct {
+		what, address, before string
+		handler               func(address string) http.Handler
+		server                **sideServer
+	}{
+		{"admin", cfg.Admin.Address, addressOf(g.admin), g.adminHandler, &adminServer},
+		{"ops", cfg.Ops.Address, addressOf(g.ops), g.opsHandler, &opsServer},
+	}
+	for _, side := range sides {
+		if side.address == side.before {
+			continue
+		}
+		s, err := listenSide(side.address, side.handler)
+		if err != nil {
+			return fmt.Errorf("%s: %w", side.what, err)
+		}
+		if s != nil {
+			undo = append(undo, s.close)
+		}
+		before := *side.server
+		*side.server = s
+		commits = append(commits, func() { s.start(); before.close() })
+	}
+
+	for _, commit := range commits {
+		commit()
+	}
+	g.mu.Lock()
+	before := g.pools
+	g.pools, g.admin, g.ops = next, adminServer, opsServer
+	g.mu.Unlock()
+	g.cfg.Store(cfg)
+	for name, p := range before {
+		if next[name] == nil {
+			p.pool.Close()
+			p.scheduler.Close()
+		}
+	}
+	return nil
+}
+
+// buildPool makes a pool ready for cfg, or prepares the change of one that is
+// there. A new pool runs already when this returns: its members are known and
+// being scraped before it gets a request.
+func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (*pooled, func(), error) {
+	pcfg, err := pickerConfig(cfg, pc.Picker.Profile)
+	if err != nil {
+		return nil, nil, err
+	}
+	profile, err := epp.Compile(pcfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("picker %s: %w", pc.Picker.Profile, err)
+	}
+	if p := g.pools[pc.Name]; p != nil {
+		commit, err := p.pool.Prepare(pc)
+		if err != nil {
+			return nil, nil, err
+		}
+		next := &pooled{pool: p.pool, scheduler: p.scheduler, picker: pcfg}
+		return next, func() {
+			commit()
+			if !reflect.DeepEqual(p.picker, pcfg) {
+				p.scheduler.SetProfile(profile)
+			}
+		}, nil
+	}
+	p, err := pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics})
+	if err != nil {
+		return nil, nil, err
+	}
+	p.Start(context.Background())
+	s := epp.New(p, profile, epp.Options{Log: g.log.With("pool", pc.Name), Metrics: g.pickMetrics})
+	return &pooled{pool: p, scheduler: s, picker: pcfg}, func() {}, nil
+}
+
+// pickerConfig is the profile of that name: one of the configuration's, else a
+// built-in one.
+func pickerConfig(cfg *config.Config, name string) (*config.EndpointPickerConfig, error) {
+	name = cmp.Or(name, "default")
+	for i := range cfg.Pickers {
+		if cfg.Pickers[i].Name == name {
+			return cfg.Pickers[i].Config, nil
+		}
+	}
+	if c, ok := epp.Builtin(name); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no picker profile is called %q", name)
+}
+
+// poolNames are the pools in force, sorted.
+func (g *gateway) poolNames() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Keys(g.pools))
+}
+
+func (g *gateway) pooled(name string) *pooled {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pools[name]
+}
+
+// close drains the data plane within ctx and ends everything else. It returns
+// how many streams were cut.
+func (g *gateway) close(ctx context.Context) int {
+	cut := g.proxy.Drain(ctx)
+	g.applying.Lock()
+	defer g.applying.Unlock()
+	g.mu.Lock()
+	pools, adminServer, ops := g.pools, g.admin, g.ops
+	g.pools, g.admin, g.ops = map[string]*pooled{}, nil, nil
+	g.mu.Unlock()
+	for _, p := range pools {
+		p.pool.Close()
+		p.scheduler.Close()
+	}
+	if l := g.records.Swap(nil); l != nil {
+		flush, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		l.Close(flush)
+	}
+	adminServer.close()
+	ops.close()
+	return cut
+}

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+)
+
+// This file shows a gateway to package admin.
+
+func (g *gateway) adminHandler(address string) http.Handler {
+	return admin.Handler(g.adminOptions(address))
+}
+
+func (g *gateway) opsHandler(address string) http.Handler { return admin.Ops(g.adminOptions(address)) }
+
+func (g *gateway) adminOptions(address string) admin.Options {
+	return admin.Options{
+		Address: address, Log: g.log, Registry: g.reg,
+		Ready:   g.readiness,
+		Config:  func() []byte { return g.cfg.Load().Redacted() },
+		Pools:   g.poolStatus,
+		Models:  g.modelStatus,
+		Picks:   g.recentPicks,
+		Find:    g.findPick,
+		Explain: g.explain,
+	}
+}
+
+func (g *gateway) readiness() admin.Readiness {
+	cfg := g.cfg.Load()
+	r := admin.Readiness{
+		Ready: cfg != nil, Draining: g.proxy.Draining(), Version: version, StartedAt: g.started,
+		Config: admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+	}
+	if f := g.fault.Load(); f != nil {
+		r.Config.Error, r.Config.ErrorAt = f.Err, &f.At
+	}
+	switch {
+	case cfg == nil:
+		r.Reason = "no configuration is loaded"
+		return r
+	case r.Draining:
+		r.Ready, r.Reason = false, "draining"
+	}
+	bound := g.proxy.Addresses()
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		addr, up := bound[l.Name]
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil, Up: up})
+		if !up && r.Ready {
+			r.Ready, r.Reason = false, "listener "+l.Name+" is not up"
+		}
+	}
+	for _, p := range g.poolStatus() {
+		r.Pools = append(r.Pools, p.PoolSummary)
+	}
+	return r
+}
+
+func (g *gateway) poolStatus() []admin.PoolStatus {
+	var out []admin.PoolStatus
+	for _, name := range g.poolNames() {
+		if p := g.pooled(name); p != nil {
+			out = append(out, admin.StatusOf(p.pool))
+		}
+	}
+	return out
+}
+
+func (g *gateway) modelStatus() []admin.ModelStatus {
+	cfg := g.cfg.Load()
+	var out []admin.ModelStatus
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		s := admin.ModelStatus{Name: m.Name, Alias: m.Alias}
+		if m = cfg.Resolve(m.Name); m == nil {
+			continue
+		}
+		for _, t := range m.Targets {
+			ts := admin.TargetStatus{Pool: t.Pool, Model: cmp.Or(t.Model, m.Name), Weight: 1}
+			if t.Weight != nil {
+				ts.Weight = *t.Weight
+			}
+			if p := g.pooled(t.Pool); p != nil {
+				for _, mem := range p.pool.Snapshot().Members {
+					if mem.Available() {
+						ts.Ready++
+					}
+				}
+			}
+			s.Targets = append(s.Targets, ts)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
+	names := []string{pool}
+	if pool == "" {
+		names = g.poolNames()
+	}
+	var out []*epp.Explanation
+	for _, name := range names {
+		if p := g.pooled(name); p != nil {
+			out = append(out, p.scheduler.Recent(n)...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *epp.Explanation) int { return b.At.Compare(a.At) })
+	return out[:min(n, len(out))]
+}
+
+func (g *gateway) findPick(id string) *epp.Explanation {
+	for _, name := range g.poolNames() {
+		if p := g.pooled(name); p != nil {
+			if e := p.scheduler.Find(id); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// explain decides on a request without sending it. Routes are not asked: it is
+// the operator's question, not a client's.
+func (g *gateway) explain(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+	cfg := g.cfg.Load()
+	path := cmp.Or(r.Path, "/v1/chat/completions")
+	op := llm.OpOf(path)
+	req, fail := llm.Read(op, "application/json", r.Body, llm.Limits{Depth: cfg.Limits.JSONDepth})
+	if fail != nil {
+		return nil, fail
+	}
+	name := cmp.Or(r.Model, req.Model)
+	m := cfg.Resolve(name)
+	if m == nil {
+		return nil, llm.ModelNotFound(name)
+	}
+	i := slices.IndexFunc(m.Targets, func(t config.Target) bool { return r.Pool == "" || t.Pool == r.Pool })
+	if i < 0 {
+		return nil, llm.InvalidRequest("pool", fmt.Sprintf("model %s has no target in pool %s", name, r.Pool))
+	}
+	p := g.pooled(m.Targets[i].Pool)
+	if p == nil {
+		return nil, llm.Unavailable("the pool is being changed", time.Second)
+	}
+	return p.scheduler.Explain(&epp.Request{
+		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: op,
+		Model: cmp.Or(m.Targets[i].Model, m.Name), Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
+		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: r.Body,
+	}), nil
+}

@@ -1,0 +1,412 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
+)
+
+// attempt is one try at one member.
+type attempt struct {
+	x      *exchange
+	member *pool.Member
+	charge *pool.Charge // the gateway's own count where the picker keeps none
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	phase  *phase
+
+	// Set by the transport, possibly from its own goroutines.
+	connected atomic.Bool // a connection was had
+	reused    atomic.Bool // and it had served before
+	sentFull  atomic.Bool // the whole request was written
+	answered  atomic.Bool // a byte of an answer came
+}
+
+// answer is a member's answer whose first body bytes have come, or its end.
+type answer struct {
+	*attempt
+	res     *http.Response
+	sse     bool
+	buffers *sync.Pool // where buf goes back to
+	buf     *[]byte
+	n       int   // bytes of buf that are there already
+	err     error // of the read that brought them; io.EOF: the body has ended
+}
+
+// failure is an attempt that brought no answer.
+type failure struct {
+	reply   *llm.Error
+	outcome pool.Outcome
+	blame   bool // the member is at fault: tell passive health
+	retry   bool // another attempt may follow
+	sent    bool // the member had the whole request
+	stale   bool // a kept connection was closed before any answer: try the member anew
+}
+
+// attempts asks one member after another until one begins an answer. It is
+// bounded by the model's attempts, its retry budget, the total time, and one
+// more rule: once a request was sent in full, at most one further member gets
+// it, so that a prompt that crashes servers does not walk through the pool.
+func (x *exchange) attempts() (*answer, *llm.Error) {
+	x.model.budget.request()
+	var tried []string
+	var again *pool.Member // after a stale connection
+	var last *failure
+	for n, full := 1, 0; ; n++ {
+		m := again
+		if m == nil {
+			var fail *llm.Error
+			if m, fail = x.next(tried); fail != nil {
+				if last != nil {
+					return nil, last.reply
+				}
+				return nil, fail
+			}
+		}
+		x.record.Attempts = n
+		a, f := x.attempt(m)
+		if f == nil {
+			m.Report(outcomeOf(a.res.StatusCode))
+			if !retryStatus(a.res.StatusCode) || full >= 1 || !x.mayRetry(n) {
+				return a, nil
+			}
+			f = &failure{retry: true, sent: true, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
+			a.close()
+		} else if f.blame {
+			m.Report(f.outcome)
+		}
+		x.server.metrics.attemptFailed(x.target.pool, f.reply.Code)
+		if f.sent {
+			full++
+		}
+		if f.retry && f.stale && again == nil {
+			again = m
+		} else {
+			again, tried = nil, append(tried, m.Address())
+		}
+		if last = f; !f.retry || full > 1 || !x.mayRetry(n) {
+			return nil, f.reply
+		}
+	}
+}
+
+// mayRetry is asked after attempt n has failed in a way that allows another.
+func (x *exchange) mayRetry(n int) bool {
+	return n < x.model.attempts && x.ctx.Err() == nil && x.model.budget.retry()
+}
+
+// retryStatus says which answers of a member mean "not here, not now".
+func retryStatus(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+}
+
+func outcomeOf(status int) pool.Outcome {
+	if status >= 500 {
+		return pool.ServerError
+	}
+	return pool.OK
+}
+
+// next is the member to try: the next of the picker's list that the pool has
+// at this moment, then a new pick, then, if the picker names nobody of the
+// pool, a ready member in turn.
+func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
+	p := x.target.backend.Pool
+	for round := 0; round < 2; round++ {
+		for x.pick != nil && x.named < len(x.pick.Endpoints) {
+			addr := x.pick.Endpoints[x.named]
+			x.named++
+			if slices.Contains(tried, addr) {
+				continue
+			}
+			if m := p.Lookup(addr); m != nil {
+				return m, nil
+			}
+			x.server.metrics.refusedPick(x.target.pool)
+			x.server.log.Warn("the picker named an endpoint that is not a member", "pool", x.target.pool, "endpoint", addr, "requestId", x.record.RequestID)
+		}
+		if round == 0 {
+			if fail := x.ask(tried); fail != nil {
+				return nil, fail
+			}
+		}
+	}
+	if m := x.table.inTurn(p, tried); m != nil {
+		x.outcome("fallback-invalid-pick")
+		return m, nil
+	}
+	x.outcome("fallback-none-ready")
+	return nil, llm.Unavailable("no member of the pool is ready", time.Second)
+}
+
+// ask puts the request to the picker.
+func (x *exchange) ask(tried []string) *llm.Error {
+	if x.pick != nil {
+		x.pick.Done(epp.Outcome{Err: errRetried})
+		x.pick = nil
+	}
+	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
+	q.Tried, q.Body = tried, x.body
+	res, err := x.target.backend.Picker.Pick(x.ctx, q)
+	switch {
+	case err != nil && x.ctx.Err() != nil:
+		return clientLeft()
+	case errors.Is(err, context.DeadlineExceeded):
+		x.outcome("refused-picker-timeout")
+		return &llm.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "picker_timeout", Message: "the endpoint picker did not answer in time"}
+	case err != nil:
+		x.outcome("refused-picker-failed")
+		x.server.log.Warn("the endpoint picker failed", "pool", x.target.pool, "error", err, "requestId", x.record.RequestID)
+		return llm.Unavailable("the endpoint picker failed", time.Second)
+	}
+	x.pick, x.named = res, 0
+	x.record.PickOutcome = res.Reason
+	if d := res.Denial; d != nil {
+		x.denial = d
+		return denied(d, res.Reason)
+	}
+	if x.record.Picked == "" && len(res.Endpoints) > 0 {
+		x.record.Picked = res.Endpoints[0]
+	}
+	if res.Evicted != nil {
+		go func() {
+			select {
+			case <-res.Evicted:
+				x.cancel(errEvicted)
+			case <-x.ctx.Done():
+			}
+		}()
+	}
+	return nil
+}
+
+// outcome notes that the gateway decided in the picker's place.
+func (x *exchange) outcome(reason string) {
+	x.record.PickOutcome = reason
+	x.server.picks.Count(x.target.pool, reason)
+}
+
+// inTurn is a ready member by round robin, nil if there is none.
+func (t *table) inTurn(p *pool.Pool, tried []string) *pool.Member {
+	members := p.Snapshot().Members
+	if len(members) == 0 {
+		return nil
+	}
+	start := int(t.turn.Add(1) % uint64(len(members)))
+	for i := range members {
+		m := members[(start+i)%len(members)]
+		if m.Available() && !slices.Contains(tried, m.Address()) {
+			return m
+		}
+	}
+	return nil
+}
+
+// attempt sends the request to m and waits for the first bytes of the
+// answer's body: until then the head is held back, so that a member that dies
+// before its first token can still be replaced.
+func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
+	a := x.begins(m)
+	res, err := x.target.upstream.roundTrip(a.outbound())
+	if err != nil {
+		f := a.classify(err)
+		a.close()
+		return nil, f
+	}
+	// After a head only bytes of the body, or its end, make an answer: one for
+	// a stream, a buffer full for the rest, so that a short answer is had whole
+	// or not at all.
+	ans := &answer{attempt: a, res: res, buffers: readBuffers, sse: isEventStream(res.Header)}
+	enough := 1
+	if !ans.sse {
+		ans.buffers, enough = wholeBuffers, wholeBuffer
+	}
+	ans.buf = ans.buffers.Get().(*[]byte)
+	for ans.n < enough && ans.err == nil {
+		var n int
+		n, ans.err = res.Body.Read((*ans.buf)[ans.n:])
+		ans.n += n
+	}
+	if ans.err != nil && ans.err != io.EOF && (ans.n == 0 || !ans.sse) {
+		f := a.classify(ans.err)
+		ans.close()
+		return nil, f
+	}
+	return ans, nil
+}
+
+func isEventStream(h http.Header) bool {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return kind == "text/event-stream"
+}
+
+// begins counts the attempt on its member and starts its clock.
+func (x *exchange) begins(m *pool.Member) *attempt {
+	a := &attempt{x: x, member: m}
+	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
+	a.phase = newPhase(a.cancel, &errConnectTimeout, x.model.timeouts.Connect.D(), x.left())
+	if o := x.observer(); o != nil {
+		o.Attempt(m)
+	} else {
+		tokens := x.req.Prompt.Tokens()
+		a.charge = m.Charge(tokens, tokens)
+	}
+	return a
+}
+
+// readBuffers relay streams: one is held for as long as a stream is open, so
+// they are small; an SSE event is a few hundred bytes. wholeBuffers take other
+// answers.
+var (
+	readBuffers  = &sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+	wholeBuffers = &sync.Pool{New: func() any { b := make([]byte, wholeBuffer); return &b }}
+)
+
+const wholeBuffer = 32 << 10
+
+// outbound builds the request for the member. Its body has no GetBody, so the
+// transport can never send it twice.
+func (a *attempt) outbound() *http.Request {
+	x := a.x
+	body := x.upstreamBody()
+	u := &url.URL{Scheme: x.target.upstream.scheme, Host: a.member.Address(), Path: x.path, RawQuery: x.query()}
+	r := &http.Request{
+		Method: x.r.Method, URL: u, Host: u.Host, Header: x.requestHeader(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	if x.pick != nil {
+		applyEdits(r.Header, x.pick.Header)
+	}
+	first := x.model.timeouts.FirstToken.D()
+	if !x.req.Stream {
+		first = x.model.timeouts.Total.D() // a whole answer is one long first token
+	}
+	trace := &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			a.reused.Store(info.Reused)
+			a.connected.Store(true)
+			a.phase.enter(&errFirstTokenTimeout, first)
+		},
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				a.sentFull.Store(true)
+			}
+		},
+		GotFirstResponseByte: func() { a.answered.Store(true) },
+		Got1xxResponse:       x.informational,
+	}
+	return r.WithContext(httptrace.WithClientTrace(a.ctx, trace))
+}
+
+// informational passes 1xx answers on (RFC 9110 §15.2), except those that
+// belong to the hop.
+func (x *exchange) informational(code int, header textproto.MIMEHeader) error {
+	if code == http.StatusContinue || code == http.StatusSwitchingProtocols || x.sent {
+		return nil
+	}
+	h := x.w.Header()
+	kept := h.Clone()
+	responseHeader(h, http.Header(header))
+	x.w.WriteHeader(code)
+	clear(h)
+	for k, v := range kept {
+		h[k] = v
+	}
+	return nil
+}
+
+// query is the client's query less credentials, parsed and written anew so
+// that both ends read the same.
+func (x *exchange) query() string {
+	if x.r.URL.RawQuery == "" {
+		return ""
+	}
+	q := x.r.URL.Query()
+	for _, name := range []string{"key", "api_key", "api-key"} {
+		q.Del(name)
+	}
+	return q.Encode()
+}
+
+// upstreamBody is the client's body with the edits that the target needs, or
+// the picker's replacement.
+func (x *exchange) upstreamBody() []byte {
+	if x.pick != nil && x.pick.Body != nil {
+		return x.pick.Body
+	}
+	return x.req.Body(llm.Edits{Model: x.target.model, IncludeUsage: x.asksUsage()})
+}
+
+// asksUsage says that the gateway asks a stream for usage in the client's
+// place.
+func (x *exchange) asksUsage() bool { return x.req.Stream && !x.req.IncludeUsage }
+
+func (x *exchange) observer() epp.Observer {
+	if x.pick == nil {
+		return nil
+	}
+	return x.pick.Observer
+}
+
+// classify says what an error before the first byte means: whose fault it is
+// and whether another attempt may follow.
+func (a *attempt) classify(err error) *failure {
+	sent := a.sentFull.Load()
+	switch cause := context.Cause(a.ctx); {
+	case cause == errConnectTimeout:
+		return &failure{reply: llm.UpstreamFailed(errConnectTimeout.Error()), outcome: pool.Refused, blame: true, retry: true}
+	case cause == errFirstTokenTimeout:
+		// Not retried: a pool that is late is not helped by asking it twice.
+		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, sent: sent}
+	case cause == errTotalTimeout:
+		return &failure{reply: a.x.timedOut(cause), sent: sent}
+	case cause == errDrained:
+		return &failure{reply: llm.Unavailable(cause.Error(), time.Second), sent: sent}
+	case cause == errEvicted:
+		return &failure{reply: llm.Saturated(cause.Error(), time.Second), sent: sent}
+	case cause != nil:
+		return &failure{reply: clientLeft(), sent: sent}
+	case !a.connected.Load():
+		return &failure{reply: llm.UpstreamFailed("the model server refused the connection"), outcome: pool.Refused, blame: true, retry: true}
+	case a.reused.Load() && !a.answered.Load():
+		return &failure{reply: llm.UpstreamFailed("the model server closed the connection"), retry: true, sent: sent, stale: true}
+	case !a.answered.Load(), strings.Contains(err.Error(), "EOF"), isReset(err):
+		return &failure{reply: llm.UpstreamFailed("the model server broke the connection before it answered"), outcome: pool.Reset, blame: true, retry: true, sent: sent}
+	}
+	return &failure{reply: llm.UpstreamFailed("the model server's answer is not valid HTTP"), outcome: pool.Reset, blame: true, sent: true}
+}
+
+// close ends the attempt and what it holds. It is idempotent.
+func (a *attempt) close() {
+	a.phase.stop()
+	a.charge.Release()
+	a.cancel(errEnded)
+}
+
+func (a *answer) close() {
+	a.attempt.close()
+	a.res.Body.Close()
+	if a.buf != nil {
+		a.buffers.Put(a.buf)
+		a.buf = nil
+	}
+}

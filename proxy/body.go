@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/penstock/penstock/llm"
+)
+
+// uploadFloor is the mean rate below which an upload counts as stalled, in
+// bytes a second, measured after the first idle time: without it one byte per
+// idle time would hold a connection for as long as it likes.
+const uploadFloor = 1 << 10
+
+// readBody reads the whole body before anything is asked upstream: attempts
+// need it whole, and net/http notices a client that leaves only after the
+// body's end. Bounded in size, in time and over all requests together.
+func (x *exchange) readBody() *llm.Error {
+	limit := int64(x.table.cfg.Limits.Body)
+	if x.r.ContentLength > limit {
+		return llm.TooLarge(limit)
+	}
+	if len(x.r.TransferEncoding) > 0 && x.r.ProtoMajor == 1 {
+		// net/http has dropped a Content-Length that came beside it; RFC 9112
+		// §6.1 wants the connection closed in that case, and it cannot be told
+		// from here which case it is.
+		x.w.Header().Set("Connection", "close")
+	}
+	raw, fail := x.readAll(limit)
+	if fail != nil {
+		return fail
+	}
+	x.record.BytesIn = int64(len(raw))
+	x.body = raw
+	if enc := x.r.Header.Get("Content-Encoding"); enc != "" {
+		if x.body, fail = llm.Decode(enc, raw, limit); fail != nil {
+			return fail
+		}
+		x.r.Header.Del("Content-Encoding")
+		return x.hold(int64(len(x.body)) - int64(len(raw)))
+	}
+	return nil
+}
+
+func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
+	size := x.r.ContentLength
+	if size < 0 {
+		size = 4 << 10
+	}
+	// A length is a claim: memory follows the bytes that came, not the header.
+	buf := make([]byte, 0, min(size+1, 64<<10))
+	if fail := x.hold(int64(cap(buf))); fail != nil {
+		return nil, fail
+	}
+	idle := x.table.cfg.Limits.UploadIdle.D()
+	start := time.Now()
+	for {
+		if len(buf) == cap(buf) {
+			grown := min(max(int64(cap(buf))*2, 4<<10), limit+1)
+			if int64(cap(buf)) > limit {
+				return nil, llm.TooLarge(limit)
+			}
+			if fail := x.hold(grown - int64(cap(buf))); fail != nil {
+				return nil, fail
+			}
+			buf = append(make([]byte, 0, grown), buf...)
+		}
+		if x.r.ContentLength < 0 || int64(len(buf)) < x.r.ContentLength {
+			x.ctl.SetReadDeadline(uploadDeadline(start, idle, len(buf)))
+		}
+		n, err := x.r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if int64(len(buf)) > limit {
+			return nil, llm.TooLarge(limit)
+		}
+		switch {
+		case err == io.EOF:
+			x.ctl.SetReadDeadline(time.Time{}) // or it would end the wait for the answer
+			return buf, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			x.stalled = true
+			return nil, &llm.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "upload_timeout", Message: "the request body did not come in time"}
+		case err != nil:
+			var tooBig *http.MaxBytesError
+			if errors.As(err, &tooBig) {
+				return nil, llm.TooLarge(limit)
+			}
+			return nil, &llm.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "bad_upload", Message: "the request body broke off: " + err.Error()}
+		}
+	}
+}
+
+// uploadDeadline is when the next byte must have come.
+func uploadDeadline(start time.Time, idle time.Duration, got int) time.Time {
+	next := time.Now().Add(idle)
+	floor := start.Add(idle + time.Duration(got)*time.Second/uploadFloor + idle)
+	if floor.Before(next) {
+		return floor
+	}
+	return next
+}
+
+// hold counts n more bytes of request bodies, or refuses.
+func (x *exchange) hold(n int64) *llm.Error {
+	if x.server.bodies.Add(n) > int64(x.table.cfg.Limits.BodiesInFlight) && n > 0 {
+		x.server.bodies.Add(-n)
+		x.server.metrics.overload.Inc()
+		return llm.Unavailable("the gateway holds too many request bodies at the moment", time.Second)
+	}
+	x.held += n
+	return nil
+}
+
+// dropBody lets go of the body once no attempt can follow: a stream may live
+// for many minutes after it.
+func (x *exchange) dropBody() {
+	x.body, x.req = nil, nil
+	x.server.bodies.Add(-x.held)
+	x.held = 0
+}

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strings"
+
+	"github.com/penstock/penstock/epp"
+	"golang.org/x/net/http/httpguts"
+)
+
+const requestIDHeader = "X-Request-Id"
+
+// requestID keeps the client's id when it is plain and short, else makes one.
+func requestID(h http.Header) string {
+	if id := h.Get(requestIDHeader); id != "" && len(id) <= 128 {
+		ok := true
+		for i := 0; i < len(id) && ok; i++ {
+			c := id[i]
+			ok = c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte("-_.:/+=", c) >= 0
+		}
+		if ok {
+			return id
+		}
+	}
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// hopByHop says which headers end at this hop (RFC 9110 §7.6.1), besides those
+// that Connection names.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
+		return true
+	}
+	return false
+}
+
+// stripped says which request headers never reach a model server: credentials
+// and cookies meant for the gateway, claims about where the request came from
+// (set anew), framing (made anew), and what would steer servers: a client that
+// could send these would choose an address for the server to call.
+func stripped(name string) bool {
+	switch name {
+	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Xi-Api-Key", "Cookie",
+		"Host", "Content-Length", "Accept-Encoding", "Expect",
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
+		"X-Forwarded-Prefix", "X-Real-Ip", requestIDHeader, "X-Model-Used":
+		return true
+	}
+	for _, prefix := range []string{
+		"X-Gateway-", "X-Prefiller-", "X-Encoder-", "X-Data-Parallel-", "X-Kv-Cache-Source-",
+		"X-Llm-D-", "X-Penstock-", "X-Slo-",
+	} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// dash maps a name with underscores to the one that a CGI-like server cannot
+// tell it from, so that X_Gateway_Y is treated as X-Gateway-Y.
+func dash(name string) string {
+	if strings.IndexByte(name, '_') < 0 {
+		return name
+	}
+	return textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
+}
+
+// requestHeader is what goes to a member: the client's headers less those of
+// this hop and those that are stripped, plus what the gateway says itself.
+func (x *exchange) requestHeader() http.Header {
+	in := x.r.Header
+	out := make(http.Header, len(in)+4)
+	named := in["Connection"]
+	for name, values := range in {
+		if d := dash(name); hopByHop(d) || stripped(d) || connectionNames(named, name) {
+			continue
+		}
+		out[name] = values
+	}
+	if httpguts.HeaderValuesContainsToken(in["Te"], "trailers") {
+		out["Te"] = []string{"trailers"}
+	}
+	if _, ok := out["User-Agent"]; !ok {
+		out["User-Agent"] = []string{""} // or the transport would name itself
+	}
+	out[requestIDHeader] = []string{x.record.RequestID}
+	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
+		out["X-Forwarded-For"] = []string{ip}
+	}
+	if x.r.Host != "" {
+		out["X-Forwarded-Host"] = []string{x.r.Host}
+	}
+	proto := "http"
+	if x.r.TLS != nil {
+		proto = "https"
+	}
+	out["X-Forwarded-Proto"] = []string{proto}
+	if key := x.target.apiKey; key != "" {
+		out["Authorization"] = []string{"Bearer " + string(key)}
+	}
+	return out
+}
+
+func connectionNames(named []string, name string) bool {
+	return len(named) > 0 && httpguts.HeaderValuesContainsToken(named, name)
+}
+
+// applyEdits carries out a picker's edits. Framing and pseudo headers are not
+// a picker's to set.
+func applyEdits(h http.Header, e epp.HeaderEdits) {
+	for _, name := range e.Remove {
+		if !protected(name) {
+			h.Del(name)
+		}
+	}
+	for _, set := range e.Set {
+		if !protected(set.Name) && httpguts.ValidHeaderFieldName(set.Name) && httpguts.ValidHeaderFieldValue(set.Value) {
+			h.Set(set.Name, set.Value)
+		}
+	}
+}
+
+func protected(name string) bool {
+	if name == "" || name[0] == ':' {
+		return true
+	}
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	return hopByHop(name) || name == "Host" || name == "Content-Length"
+}
+
+// responseHeader copies an answer's headers to the client: not those of the
+// hop, not what speaks of the model server itself.
+func responseHeader(out, in http.Header) {
+	named := in["Connection"]
+	for name, values := range in {
+		switch {
+		case hopByHop(name), connectionNames(named, name):
+			continue
+		case name == "Server", name == "Set-Cookie", name == "Alt-Svc", name == requestIDHeader, name == "X-Model-Used",
+			strings.HasPrefix(name, "X-Gateway-"), strings.HasPrefix(name, "X-Inference-"), strings.HasPrefix(name, "X-Penstock-"):
+			continue
+		}
+		out[name] = values
+	}
+}

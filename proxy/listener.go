@@ -1,0 +1,260 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock/penstock/config"
+)
+
+// listener is one bound address with its server.
+type listener struct {
+	server  *Server
+	name    string
+	cfg     config.Listener
+	limits  config.Limits
+	socket  net.Listener
+	http    *http.Server
+	ctx     context.Context // of every request on it
+	cut     context.CancelCauseFunc
+	open    atomic.Int64 // exchanges under way
+	conns   atomic.Int64 // connections, idle ones too
+	retired atomic.Bool
+
+	debug    atomic.Bool              // show the endpoint in response headers
+	upgrades atomic.Pointer[[]string] // paths on which an Upgrade is passed on
+}
+
+// openListener binds lc, or takes over the socket of the listener that has the
+// address already: no connection is refused in between.
+func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listener, error) {
+	l := &listener{server: s, name: lc.Name, cfg: lc, limits: limits}
+	var err error
+	if l.socket, err = s.socketFor(lc.Address); err != nil {
+		return nil, err
+	}
+	l.ctx, l.cut = context.WithCancelCause(context.Background())
+	http2 := lc.HTTP2 == nil || *lc.HTTP2
+	l.http = &http.Server{
+		Handler:                      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(l, w, r) }),
+		ReadHeaderTimeout:            limits.HeaderTimeout.D(),
+		IdleTimeout:                  limits.KeepAlive.D(),
+		MaxHeaderBytes:               int(limits.Headers),
+		DisableGeneralOptionsHandler: true,
+		BaseContext:                  func(net.Listener) context.Context { return l.ctx },
+		ConnState:                    l.count,
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Protocols:                    new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: limits.Streams,
+			SendPingTimeout:      30 * time.Second,
+			PingTimeout:          15 * time.Second,
+			WriteByteTimeout:     limits.WriteIdle.D(),
+		},
+	}
+	l.http.Protocols.SetHTTP1(true)
+	if lc.TLS == nil {
+		l.http.Protocols.SetUnencryptedHTTP2(http2)
+		return l, nil
+	}
+	l.http.Protocols.SetHTTP2(http2)
+	files := &tlsFiles{cfg: *lc.TLS, log: s.log, http2: http2}
+	if err := files.load(); err != nil {
+		l.socket.Close()
+		return nil, err
+	}
+	l.http.TLSConfig = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.current(), nil }}
+	return l, nil
+}
+
+func (s *Server) socketFor(address string) (net.Listener, error) {
+	for _, old := range s.listeners {
+		tcp, ok := old.socket.(*net.TCPListener)
+		if !ok || old.cfg.Address != address && tcp.Addr().String() != address {
+			continue
+		}
+		f, err := tcp.File()
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return net.FileListener(f)
+	}
+	return net.Listen("tcp", address)
+}
+
+// keeps says that l serves lc as it is; update carries the rest over.
+func (l *listener) keeps(lc config.Listener, limits config.Limits) bool {
+	a, b := l.cfg, lc
+	a.DebugHeaders, b.DebugHeaders = false, false
+	a.UpgradePaths, b.UpgradePaths = nil, nil
+	x, y := l.limits, limits
+	return reflect.DeepEqual(a, b) && x.HeaderTimeout == y.HeaderTimeout && x.UploadIdle == y.UploadIdle && x.KeepAlive == y.KeepAlive &&
+		x.Headers == y.Headers && x.Streams == y.Streams && x.WriteIdle == y.WriteIdle
+}
+
+func (l *listener) update(lc config.Listener) {
+	l.debug.Store(lc.DebugHeaders)
+	l.upgrades.Store(&lc.UpgradePaths)
+}
+
+func (l *listener) allowsUpgrade(path string) bool {
+	paths := l.upgrades.Load()
+	return paths != nil && slices.Contains(*paths, path)
+}
+
+func (l *listener) count(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		l.conns.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		l.conns.Add(-1)
+	}
+}
+
+func (l *listener) serve() {
+	var err error
+	if l.http.TLSConfig != nil {
+		err = l.http.ServeTLS(l.socket, "", "")
+	} else {
+		err = l.http.Serve(l.socket)
+	}
+	if !errors.Is(err, http.ErrServerClosed) && !l.retired.Load() {
+		l.server.log.Error("listener ended", "listener", l.name, "error", err)
+	}
+}
+
+// retire takes the listener out of service: it accepts nothing more, and each
+// answer tells its client to use another connection. Idle connections stay
+// until their time is up: closing them would lose the requests that are being
+// written on them at this moment.
+func (l *listener) retire() {
+	l.retired.Store(true)
+	l.socket.Close()
+}
+
+// drain ends a listener that a reload has replaced or removed.
+func (l *listener) drain(limit time.Duration) {
+	l.retire()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	l.await(ctx, &l.conns)
+	if cut := l.shutdown(ctx); cut > 0 {
+		l.server.log.Warn("streams cut after a listener was removed", "listener", l.name, "streams", cut)
+	}
+}
+
+// await waits until n is zero or ctx ends.
+func (l *listener) await(ctx context.Context, n *atomic.Int64) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for n.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		case <-l.server.ending:
+			n = &l.open // the process ends: idle connections are not waited for
+		}
+	}
+}
+
+// shutdown retires the listener and waits for its exchanges to end; when ctx
+// ends first it cuts those that are left, each with an error in its stream, and
+// returns their number.
+func (l *listener) shutdown(ctx context.Context) (cut int) {
+	l.retire()
+	l.await(ctx, &l.open)
+	cut = int(l.open.Load())
+	l.cut(errDrained)
+	grace, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	l.http.Shutdown(grace)
+	l.http.Close()
+	l.server.metrics.cut.Add(float64(cut))
+	return cut
+}
+
+// tlsFiles serves certificates from files and reads them again when they have
+// changed: looked at on a handshake, at most once a second.
+type tlsFiles struct {
+	cfg   config.ServerTLS
+	log   *slog.Logger
+	http2 bool
+
+	mu     sync.Mutex
+	looked time.Time
+	stamp  string
+	conf   *tls.Config
+}
+
+func (t *tlsFiles) current() *tls.Config {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.looked) > time.Second {
+		if err := t.loadLocked(); err != nil {
+			t.log.Error("certificate not reloaded; the old one stays", "cert", t.cfg.Cert, "error", err)
+		}
+	}
+	return t.conf
+}
+
+func (t *tlsFiles) load() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.loadLocked()
+}
+
+func (t *tlsFiles) loadLocked() error {
+	t.looked = time.Now()
+	stamp := ""
+	for _, name := range []string{t.cfg.Cert, t.cfg.Key, t.cfg.ClientCA} {
+		if name == "" {
+			continue
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return err
+		}
+		stamp += fmt.Sprint(info.ModTime().UnixNano(), info.Size(), ";")
+	}
+	if stamp == t.stamp {
+		return nil
+	}
+	cert, err := tls.LoadX509KeyPair(t.cfg.Cert, t.cfg.Key)
+	if err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}}
+	if t.http2 {
+		conf.NextProtos = []string{"h2", "http/1.1"}
+	}
+	if t.cfg.ClientCA != "" {
+		pem, err := os.ReadFile(t.cfg.ClientCA)
+		if err != nil {
+			return err
+		}
+		conf.ClientCAs = x509.NewCertPool()
+		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("tls: %s holds no PEM certificate", t.cfg.ClientCA)
+		}
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	t.conf, t.stamp = conf, stamp
+	return nil
+}

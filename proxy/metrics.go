@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Instruments are the Prometheus metrics of the data plane. The labels model
+// and pool hold configured names only, so their number is bounded.
+type Instruments struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	ttft     *prometheus.HistogramVec
+	tpot     *prometheus.HistogramVec
+	tokens   *prometheus.CounterVec
+	attempts *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	overload prometheus.Counter
+	cut      prometheus.Counter
+	reg      prometheus.Registerer
+}
+
+// targetCounts are the instruments of one model on one pool, looked up once.
+type targetCounts struct {
+	seconds, ttft, tpot prometheus.Observer
+	input, cached       prometheus.Counter
+	output              prometheus.Counter
+	ok                  prometheus.Counter // requests answered 200
+}
+
+// NewInstruments registers the metrics; a nil reg keeps them unregistered.
+func NewInstruments(reg prometheus.Registerer) *Instruments {
+	in := &Instruments{
+		reg: reg,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_requests_total",
+			Help: "Requests ended, by model, pool, status as sent and class of error."}, []string{"model", "pool", "status", "class"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_request_seconds",
+			Help: "From the request's head to the answer's last byte.", Buckets: longBuckets()}, []string{"model", "pool"}),
+		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_time_to_first_token_seconds",
+			Help: "From the request's head to the first token of a stream, or to a whole answer.", Buckets: longBuckets()}, []string{"model", "pool"}),
+		tpot: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_time_per_output_token_seconds",
+			Help:    "Mean time between the output tokens of one stream.",
+			Buckets: []float64{.005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}}, []string{"model", "pool"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_tokens_total",
+			Help: "Tokens by kind: input, cached (part of input), output."}, []string{"model", "pool", "kind"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_attempts_failed_total",
+			Help: "Attempts at members that brought no answer, by the error that one would have reported."}, []string{"pool", "code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_picks_refused_total",
+			Help: "Endpoints that a picker named and that were not members of the pool."}, []string{"pool"}),
+		overload: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_overload_refusals_total",
+			Help: "Requests refused because too many bytes of request bodies were held."}),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_streams_cut_total",
+			Help: "Exchanges cut because a drain ran out of time."}),
+	}
+	if reg != nil {
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.refused, in.overload, in.cut)
+	}
+	return in
+}
+
+func longBuckets() []float64 {
+	return []float64{.005, .01, .025, .05, .075, .1, .15, .25, .5, .75, 1, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 640}
+}
+
+// openBy registers the gauge of exchanges under way.
+func (in *Instruments) openBy(f func() float64) {
+	if in.reg != nil {
+		in.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "penstock_requests_open",
+			Help: "Requests under way."}, f))
+	}
+}
+
+func (in *Instruments) target(model, pool string) *targetCounts {
+	return &targetCounts{
+		seconds: in.seconds.WithLabelValues(model, pool), ttft: in.ttft.WithLabelValues(model, pool),
+		tpot:  in.tpot.WithLabelValues(model, pool),
+		input: in.tokens.WithLabelValues(model, pool, "input"), cached: in.tokens.WithLabelValues(model, pool, "cached"),
+		output: in.tokens.WithLabelValues(model, pool, "output"),
+		ok:     in.requests.WithLabelValues(model, pool, "200", ""),
+	}
+}
+
+// observe counts one exchange that has ended.
+func (in *Instruments) observe(x *exchange) {
+	rec := x.record
+	if x.target == nil {
+		in.requests.WithLabelValues("", "", strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
+		return
+	}
+	c := x.target.counts
+	if rec.Status == 200 && rec.ErrorClass == "" {
+		c.ok.Inc()
+	} else {
+		in.requests.WithLabelValues(x.model.name, x.target.pool, strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
+	}
+	c.seconds.Observe(rec.Total)
+	if rec.TTFT > 0 {
+		c.ttft.Observe(rec.TTFT)
+	}
+	if rec.TPOT > 0 {
+		c.tpot.Observe(rec.TPOT)
+	}
+	c.input.Add(float64(rec.Tokens.Input))
+	c.cached.Add(float64(rec.Tokens.Cached))
+	c.output.Add(float64(rec.Tokens.Output))
+}
+
+func (in *Instruments) attemptFailed(pool, code string) {
+	in.attempts.WithLabelValues(pool, code).Inc()
+}
+
+func (in *Instruments) refusedPick(pool string) { in.refused.WithLabelValues(pool).Inc() }

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+)
+
+// reply tells the client of a failure: as an answer if none has begun, inside
+// the stream if one has.
+func (x *exchange) reply(e *llm.Error) {
+	rec := x.record
+	if rec.ErrorClass == "" {
+		rec.ErrorClass, rec.Error = e.Code, e.Message
+		if rec.ErrorClass == "" {
+			rec.ErrorClass = e.Type
+		}
+	}
+	if x.clientGone() {
+		x.broken = x.sent
+		return // nobody listens
+	}
+	if x.sent {
+		x.replyInStream(e)
+		return
+	}
+	rec.Status = e.Status
+	h := x.w.Header()
+	for name, values := range e.Header {
+		if !protected(name) {
+			h[name] = values
+		}
+	}
+	if rec.Attempts > 1 {
+		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
+	}
+	body := e.JSON(rec.RequestID)
+	kind := "application/json"
+	if x.denial != nil && x.denial.Body != nil {
+		body = x.denial.Body // the picker's own words
+		if kind = h.Get("Content-Type"); kind == "" {
+			kind = "text/plain; charset=utf-8"
+		}
+	}
+	h.Set("Content-Type", kind)
+	x.answer(e.Status, body)
+}
+
+// replyInStream appends the error as an event. The message then ends broken
+// (see settle): a client that only counts bytes must not take it for whole.
+func (x *exchange) replyInStream(e *llm.Error) {
+	x.broken = true
+	if !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
+		return
+	}
+	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
+	n, err := x.w.Write(e.StreamError(x.op, x.record.RequestID))
+	x.record.BytesOut += int64(n)
+	if err == nil {
+		x.ctl.Flush()
+	}
+}
+
+// fail is reply for a panic: whatever state the exchange is in.
+func (x *exchange) fail(e *llm.Error) {
+	if x.sent {
+		x.record.ErrorClass, x.record.Error, x.broken = "internal_error", e.Message, true
+		return
+	}
+	x.reply(e)
+}
+
+func (x *exchange) answerJSON(body []byte) *llm.Error {
+	x.w.Header().Set("Content-Type", "application/json")
+	x.answer(http.StatusOK, body)
+	return nil
+}
+
+func (x *exchange) answer(status int, body []byte) {
+	h := x.w.Header()
+	h.Set(requestIDHeader, x.record.RequestID)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.record.Status, x.sent = status, true
+	x.ctl.SetWriteDeadline(time.Now().Add(30 * time.Second))
+	x.w.WriteHeader(status)
+	if x.r.Method != http.MethodHead {
+		n, _ := x.w.Write(body)
+		x.record.BytesOut += int64(n)
+	}
+}
+
+// timedOut names the phase that ran out, and its bound.
+func (x *exchange) timedOut(cause error) *llm.Error {
+	bound := x.model.timeouts.FirstToken
+	switch cause {
+	case errIdleTimeout:
+		bound = x.model.timeouts.Idle
+	case errTotalTimeout:
+		bound = x.model.timeouts.Total
+	}
+	return llm.Timeout(cause.Error(), bound.D())
+}
+
+// clientLeft is told to nobody; it is there for the record.
+func clientLeft() *llm.Error {
+	return &llm.Error{Status: StatusClientClosed, Type: "client_error", Code: "client_closed", Message: "the client left"}
+}
+
+// denied is a picker's refusal in the client's dialect.
+func denied(d *epp.Denial, reason string) *llm.Error {
+	e := &llm.Error{Status: d.Status, Type: "server_error", Code: reason, Message: d.Detail, Header: d.Header}
+	if d.Status == http.StatusTooManyRequests {
+		e.Type = "rate_limit_error"
+	}
+	if e.Message == "" {
+		e.Message = "the endpoint picker refused the request: " + reason
+	}
+	return e
+}

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/usage"
+)
+
+// exchange is one request and its answer. It belongs to the handler's
+// goroutine; no other package sees it.
+type exchange struct {
+	server   *Server
+	listener *listener
+	table    *table // the configuration that this request began under
+	w        http.ResponseWriter
+	r        *http.Request
+	ctl      *http.ResponseController
+	ctx      context.Context // the client's; ends with the exchange
+	cancel   context.CancelCauseFunc
+
+	route  *route
+	op     llm.Op
+	path   string // cleaned, without the route's prefix
+	body   []byte // decoded; nil once no attempt can follow
+	held   int64  // bytes counted for it
+	req    *llm.Request
+	model  *model
+	target *target
+	pick   *epp.Result // nil before the first pick
+	named  int         // how many of its endpoints were taken
+	denial *epp.Denial // the picker's refusal
+
+	record  *usage.Record
+	stalled bool // the upload ran out of time
+	sent    bool // the head of an answer went to the client
+	broken  bool // the answer broke: end the connection, not the message
+}
+
+// serve is one request from its first line to its last byte. What it returns
+// has not been told to the client yet.
+func (x *exchange) serve() *llm.Error {
+	fail := x.match() // 1. listener, host and path
+	switch {
+	case fail != nil:
+		return fail
+	case x.op == llm.OpModels:
+		return x.listModels()
+	case x.upgrades():
+		return x.upgrade()
+	}
+	// 2. who is asking: only anonymous listeners exist, see config.Listener.
+	if fail := x.readBody(); fail != nil { // 3. the bytes are kept as they came
+		return fail
+	}
+	if x.req, fail = llm.Read(x.op, x.r.Header.Get("Content-Type"), x.body, x.table.readLimits); fail != nil {
+		return fail
+	}
+	if fail := x.resolve(x.req.Model); fail != nil { // 4. the model and its target
+		return fail
+	}
+	a, fail := x.attempts() // 5. pick, dial, first byte; again while nothing was sent
+	if fail != nil {
+		return fail
+	}
+	return x.stream(a) // 6. to the client as it comes
+} // 7. settle is deferred by handle
+
+// handle runs one exchange on a listener.
+func (s *Server) handle(l *listener, w http.ResponseWriter, r *http.Request) {
+	x := s.begin(l, w, r)
+	defer x.settle()
+	if fail := x.serve(); fail != nil {
+		x.reply(fail)
+	}
+}
+
+func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exchange {
+	s.open.Add(1)
+	l.open.Add(1)
+	x := &exchange{server: s, listener: l, table: s.table.Load(), w: w, r: r, ctl: http.NewResponseController(w)}
+	x.ctx, x.cancel = context.WithCancelCause(r.Context())
+	x.record = &usage.Record{
+		Time: now(), RequestID: requestID(r.Header), Listener: l.name,
+		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
+	}
+	x.ctl.SetWriteDeadline(x.record.Time.Add(l.limits.WriteIdle.D() + l.limits.UploadIdle.D()))
+	if l.retired.Load() {
+		w.Header().Set("Connection", "close") // HTTP/2: GOAWAY
+	}
+	if r.ContentLength != 0 {
+		// A refusal does not read the body, but net/http does after it: that
+		// must end too. readBody moves this deadline and takes it away.
+		x.ctl.SetReadDeadline(x.record.Time.Add(l.limits.UploadIdle.D()))
+	}
+	return x
+}
+
+// clientGone says that the client has left, as opposed to being cut or to
+// having stalled: net/http ends the context then too.
+func (x *exchange) clientGone() bool {
+	return !x.stalled && x.r.Context().Err() != nil && context.Cause(x.r.Context()) != errDrained
+}
+
+// left is what remains of the total time.
+func (x *exchange) left() time.Duration {
+	return x.model.timeouts.Total.D() - time.Since(x.record.Time)
+}
+
+// settle ends the exchange, however it went: the picker, the record, the
+// metrics. It is the only place where they are told.
+func (x *exchange) settle() {
+	if p := recover(); p != nil {
+		x.server.log.Error("panic while serving", "requestId", x.record.RequestID, "panic", p, "stack", string(debug.Stack()))
+		x.fail(llm.Internal("the gateway failed; its log has the reason"))
+	}
+	rec := x.record
+	if x.clientGone() && rec.ErrorClass != "client_slow" && (rec.Status == 0 || rec.ErrorClass != "") {
+		rec.Status, rec.ErrorClass, rec.Error = StatusClientClosed, "client_closed", "the client left"
+	}
+	rec.Total = time.Since(rec.Time).Seconds()
+	if x.pick != nil {
+		o := epp.Outcome{Usage: llm.Usage{
+			Input: rec.Tokens.Input, Output: rec.Tokens.Output, Cached: rec.Tokens.Cached,
+			Reasoning: rec.Tokens.Reasoning, Reported: rec.Tokens.Reported,
+		}}
+		if rec.ErrorClass != "" {
+			o.Err = exchangeError(rec.ErrorClass)
+		}
+		x.pick.Done(o)
+	}
+	x.dropBody()
+	x.server.metrics.observe(x)
+	x.server.records(rec)
+	x.cancel(errEnded)
+	x.listener.open.Add(-1)
+	x.server.open.Add(-1)
+	if x.broken {
+		// HTTP/1: the connection closes without the last chunk; HTTP/2: RST_STREAM.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// StatusClientClosed is what a record says when the client left first.
+const StatusClientClosed = 499
+
+// exchangeError is the error class of a record as an error.
+type exchangeError string
+
+func (e exchangeError) Error() string { return string(e) }

@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
+)
+
+// relay carries one answer to the client.
+type relay struct {
+	x        *exchange
+	a        *answer
+	tap      *llm.Tap // nil: the bytes are not for reading
+	sse      bool
+	flush    bool // after each chunk
+	observer epp.Observer
+	prompt   int       // estimated tokens, should the server report none
+	first    time.Time // of the first token
+	last     time.Time // of the newest
+}
+
+// stream sends the answer's head and then its body as it comes. From here on
+// nothing can be taken back: a failure is told inside the stream.
+func (x *exchange) stream(a *answer) *llm.Error {
+	defer a.close()
+	res := a.res
+	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
+	y.flush = y.sse || res.ContentLength < 0
+	if res.Header.Get("Content-Encoding") == "" && (y.sse || isJSON(res.Header)) {
+		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
+		if x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
+			o.AnswerModel = x.record.ModelAsked
+		}
+		y.tap = llm.NewTap(o)
+		if o.AnswerModel != "" || o.DropUsage {
+			res.Header.Del("Content-Length")
+		}
+	}
+	x.record.Served, x.record.Status = a.member.Address(), res.StatusCode
+	if y.observer != nil {
+		y.observer.Head(res.StatusCode, res.Header)
+	}
+	x.sendHead(res)
+	x.dropBody()
+	err := y.copyBody()
+	if y.tap != nil {
+		y.note()
+	}
+	if err != nil {
+		return y.failed(err)
+	}
+	for name, values := range res.Trailer {
+		x.w.Header()[http.TrailerPrefix+name] = values
+	}
+	if y.observer != nil {
+		y.observer.End(res.Trailer)
+	}
+	if res.StatusCode >= 400 {
+		x.record.ErrorClass = "upstream_" + strconv.Itoa(res.StatusCode/100) + "xx"
+	}
+	return nil
+}
+
+func (x *exchange) sendHead(res *http.Response) {
+	h := x.w.Header()
+	responseHeader(h, res.Header)
+	h.Set(requestIDHeader, x.record.RequestID)
+	h.Set("X-Model-Used", x.target.model)
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no")
+	}
+	if x.listener.debug.Load() {
+		h.Set("X-Penstock-Pool", x.target.pool)
+		h.Set("X-Penstock-Endpoint", x.record.Served)
+		h.Set("X-Penstock-Pick", x.record.PickOutcome)
+		h.Set("X-Penstock-Attempts", strconv.Itoa(x.record.Attempts))
+	}
+	for name := range res.Trailer {
+		h.Add("Trailer", name)
+	}
+	x.w.WriteHeader(res.StatusCode)
+	x.sent = true
+}
+
+// errClient marks a failure to write to the client.
+type errClient struct{ error }
+
+func (e errClient) Unwrap() error { return e.error }
+
+func (y *relay) copyBody() error {
+	a := y.a
+	n, err := a.n, a.err
+	idle := y.x.model.timeouts.Idle.D()
+	a.phase.enter(&errIdleTimeout, idle)
+	for {
+		if n > 0 {
+			if werr := y.pass((*a.buf)[:n]); werr != nil {
+				return werr
+			}
+			a.phase.extend(idle)
+		}
+		if err != nil {
+			break
+		}
+		n, err = a.res.Body.Read(*a.buf)
+	}
+	if y.tap != nil {
+		if rest := y.tap.Close(); len(rest) > 0 {
+			if werr := y.write(rest); werr != nil {
+				return werr
+			}
+		}
+	}
+	if err != io.EOF {
+		return err
+	}
+	if y.sse && y.tap != nil && a.res.StatusCode < 300 && !y.tap.Finished() && y.tap.FinishReason() == "" && y.tap.Failed() == "" {
+		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
+	}
+	return nil
+}
+
+// pass sends one chunk on.
+func (y *relay) pass(in []byte) error {
+	out, tokens := in, 0
+	if y.tap != nil {
+		before := y.tap.Tokens()
+		out = y.tap.Feed(in)
+		tokens = y.tap.Tokens() - before
+	}
+	if tokens > 0 {
+		y.last = time.Now()
+		if y.first.IsZero() {
+			y.first = y.last
+			y.a.charge.FirstToken()
+		}
+		y.a.charge.Output(tokens)
+	}
+	if y.observer != nil {
+		y.observer.Chunk(in, tokens)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return y.write(out)
+}
+
+func (y *relay) write(p []byte) error {
+	x := y.x
+	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
+	n, err := x.w.Write(p)
+	x.record.BytesOut += int64(n)
+	if err == nil && y.flush {
+		err = x.ctl.Flush()
+	}
+	if err != nil {
+		return errClient{err}
+	}
+	return nil
+}
+
+// note writes what the tap saw into the record.
+func (y *relay) note() {
+	rec, u := y.x.record, y.tap.Usage()
+	rec.Tokens.Input, rec.Tokens.Output, rec.Tokens.Cached = u.Input, u.Output, u.Cached
+	rec.Tokens.Reasoning, rec.Tokens.Reported = u.Reasoning, u.Reported
+	rec.Finish = y.tap.FinishReason()
+	if !u.Reported && rec.Tokens.Input == 0 {
+		rec.Tokens.Input = y.prompt
+	}
+	if !y.first.IsZero() {
+		rec.TTFT = y.first.Sub(rec.Time).Seconds()
+		if n := rec.Tokens.Output; n > 1 && y.last.After(y.first) {
+			rec.TPOT = y.last.Sub(y.first).Seconds() / float64(n-1)
+		}
+	}
+	if msg := y.tap.Failed(); msg != "" && y.a.res.StatusCode < 300 {
+		rec.ErrorClass, rec.Error = "upstream_stream_error", msg
+	}
+}
+
+// failed turns a broken answer into what the client is told.
+func (y *relay) failed(err error) *llm.Error {
+	x := y.x
+	x.broken = true
+	if ce := (errClient{}); errors.As(err, &ce) {
+		x.record.ErrorClass = "client_closed"
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			x.record.ErrorClass = "client_slow"
+		}
+		x.record.Status, x.record.Error = StatusClientClosed, "the client took no more bytes"
+		return nil
+	}
+	switch cause := context.Cause(y.a.ctx); {
+	case cause == errIdleTimeout:
+		y.a.member.Report(pool.TimedOut)
+		return x.timedOut(cause)
+	case cause == errTotalTimeout:
+		return x.timedOut(cause)
+	case cause == errDrained:
+		return llm.Unavailable(cause.Error(), time.Second)
+	case cause == errEvicted:
+		return llm.Saturated(cause.Error(), time.Second)
+	case cause != nil:
+		return clientLeft()
+	}
+	y.a.member.Report(pool.Reset)
+	return llm.UpstreamFailed("the model server broke off its answer")
+}
+
+func isJSON(h http.Header) bool {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return kind == "application/json"
+}
+
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}

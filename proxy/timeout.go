@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// phase is the one timer of an attempt: it cancels the attempt with the cause
+// of the phase that ran out. Moving the deadline forward, which happens once
+// per chunk of a stream, is an atomic store; the timer looks at the deadline
+// when it fires and sleeps on if it has moved.
+type phase struct {
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer
+	start    time.Time // deadlines are counted from here, monotonic
+	total    time.Duration
+	deadline atomic.Int64 // nanoseconds after start
+	cause    atomic.Pointer[error]
+}
+
+// newPhase starts in phase cause with limit; total bounds all phases together.
+func newPhase(cancel context.CancelCauseFunc, cause *error, limit, total time.Duration) *phase {
+	p := &phase{cancel: cancel, start: time.Now(), total: total}
+	p.cause.Store(cause)
+	first := min(limit, total)
+	p.deadline.Store(int64(first))
+	p.timer = time.AfterFunc(first, p.fire)
+	return p
+}
+
+// enter begins a phase, limit from now on.
+func (p *phase) enter(cause *error, limit time.Duration) {
+	end := min(time.Since(p.start)+limit, p.total)
+	earlier := int64(end) < p.deadline.Load()
+	p.deadline.Store(int64(end))
+	p.cause.Store(cause) // after the deadline, or the old one could run out under the new name
+	if earlier {
+		p.timer.Reset(max(0, end-time.Since(p.start)))
+	}
+}
+
+// extend gives the phase limit from now on.
+func (p *phase) extend(limit time.Duration) {
+	p.deadline.Store(int64(min(time.Since(p.start)+limit, p.total)))
+}
+
+func (p *phase) stop() { p.timer.Stop() }
+
+func (p *phase) fire() {
+	left := time.Duration(p.deadline.Load()) - time.Since(p.start)
+	if left > 0 {
+		p.timer.Reset(left)
+		return
+	}
+	if time.Duration(p.deadline.Load()) >= p.total {
+		p.cancel(errTotalTimeout)
+		return
+	}
+	p.cancel(*p.cause.Load())
+}

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/penstock/penstock/config"
+)
+
+// upstream is the connections to the members of pools with one protocol and
+// one TLS identity. It is the seam behind which the gateway comes to own its
+// connections; for now it is the standard library's transport. It never
+// retries by itself: bodies have no GetBody (see attempt.outbound).
+type upstream struct {
+	scheme    string
+	transport *http.Transport
+}
+
+// upstreamKey tells which pools may share connections.
+type upstreamKey struct {
+	protocol config.Protocol
+	tls      config.ClientTLS
+}
+
+// Bounds of the upstream side.
+const (
+	// idleUpstream is below the 5 s after which uvicorn, which most engines
+	// run behind, closes an idle connection: a request sent into that close is
+	// lost.
+	idleUpstream = 4 * time.Second
+	dialCeiling  = 30 * time.Second // a dial ends even when nobody waits for it any more
+	maxIdle      = 16384            // of a pool's members together
+	maxAnswer    = 256 << 10        // bytes of an answer's headers
+)
+
+// upstreamFor finds or builds the upstream of a pool. built holds those of the
+// configuration under construction.
+func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*upstream, error) {
+	key := upstreamKey{protocol: p.Protocol}
+	if p.TLS != nil {
+		key.tls = *p.TLS
+	}
+	if u := built[key]; u != nil {
+		return u, nil
+	}
+	u := s.upstreams[key]
+	// Files behind a TLS identity may have changed: such an upstream is new
+	// with each configuration.
+	if u == nil || key.tls != (config.ClientTLS{}) {
+		var err error
+		if u, err = newUpstream(key); err != nil {
+			return nil, err
+		}
+	}
+	built[key] = u
+	return u, nil
+}
+
+func newUpstream(key upstreamKey) (*upstream, error) {
+	u := &upstream{scheme: "http", transport: &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: dialCeiling, KeepAlive: 15 * time.Second}).DialContext,
+		DisableCompression:     true, // or it would ask for gzip on its own
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdle,
+		IdleConnTimeout:        idleUpstream,
+		MaxResponseHeaderBytes: maxAnswer,
+		TLSHandshakeTimeout:    10 * time.Second,
+		Protocols:              new(http.Protocols),
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
+	}}
+	switch key.protocol {
+	case config.HTTP, "":
+		u.transport.Protocols.SetHTTP1(true)
+	case config.H2C:
+		u.transport.Protocols.SetUnencryptedHTTP2(true)
+		u.transport.IdleConnTimeout = 90 * time.Second
+	case config.HTTPS:
+		u.scheme = "https"
+		u.transport.Protocols.SetHTTP1(true)
+		u.transport.Protocols.SetHTTP2(true)
+		conf, err := clientTLS(key.tls)
+		if err != nil {
+			return nil, err
+		}
+		u.transport.TLSClientConfig = conf
+	default:
+		return nil, fmt.Errorf("protocol %q is not one of http, h2c, https", key.protocol)
+	}
+	return u, nil
+}
+
+func clientTLS(c config.ClientTLS) (*tls.Config, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify}
+	if c.CA != "" {
+		pem, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no PEM certificate", c.CA)
+		}
+	}
+	if c.Cert != "" {
+		cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, err
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	return conf, nil
+}
+
+func (u *upstream) roundTrip(r *http.Request) (*http.Response, error) {
+	return u.transport.RoundTrip(r)
+}
+
+func (u *upstream) closeIdle() { u.transport.CloseIdleConnections() }
