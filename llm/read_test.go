@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"mime/multipart"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock/penstock/internal/golden"
 	"github.com/penstock/penstock/llm"
+	"golang.org/x/tools/txtar"
 )
 
 // TestRequestCases reads each body and prints the view, or the error. Flags:
@@ -274,6 +276,28 @@ func chatOf(size int, unit string) []byte {
 	return []byte(`{"model":"meta-llama/Llama-3.1-8B-Instruct","temperature":0.7,"max_tokens":256,"stream":true,"messages":[` + message + `,` + message + `]}`)
 }
 
+// caseFiles are the files of text cases whose names begin with prefix, without
+// their last line end.
+func caseFiles(t testing.TB, glob, prefix string) (files []string) {
+	t.Helper()
+	paths, err := filepath.Glob(glob)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no cases match %s (%v)", glob, err)
+	}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			if strings.HasPrefix(file.Name, prefix) {
+				files = append(files, strings.TrimSuffix(string(file.Data), "\n"))
+			}
+		}
+	}
+	return files
+}
+
 // FuzzRead holds what is accepted, and what edits do, against encoding/json.
 func FuzzRead(f *testing.F) {
 	for _, body := range []string{
@@ -285,6 +309,9 @@ func FuzzRead(f *testing.F) {
 		`{"mod\u0065l":"m","Model":"x","prompt":[[1],[2]]}`,
 		`{"model":"\ud800","prompt":"p"}`, `{"model":"m","prompt":"p",}`, "{\"model\":\"\xff\",\"prompt\":\"\"}", `[]`,
 	} {
+		f.Add([]byte(body))
+	}
+	for _, body := range caseFiles(f, "testdata/requests/*.txtar", "body") {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

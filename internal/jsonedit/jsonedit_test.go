@@ -156,6 +156,23 @@ func TestScanAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestNaturals(t *testing.T) {
+	for text, want := range map[string]int{
+		`[0]`: 1, `[ 1 , 20,3 ]`: 3, "[1,\n2]x": 2,
+		`[]`: -1, `[1,]`: -1, `[01]`: -1, `[-1]`: -1, `[1.0]`: -1, `[1e1]`: -1, `[101]`: -1, `["1"]`: -1, `[1`: -1, `[1 2]`: -1,
+		`[18446744073709551617]`: -1,
+	} {
+		s := jsonedit.NewScanner([]byte(text), 0)
+		n, ok := s.Naturals(100)
+		if !ok {
+			n = -1
+		}
+		if n != want || ok && s.Pos() != strings.Index(text, "]")+1 || !ok && s.Pos() != 0 {
+			t.Errorf("%s: %d, at %d", text, n, s.Pos())
+		}
+	}
+}
+
 // FuzzScan holds the scanner against encoding/json, which accepts more in two
 // points only: bytes that are not UTF-8, and unpaired surrogates.
 func FuzzScan(f *testing.F) {
@@ -170,6 +187,13 @@ func FuzzScan(f *testing.F) {
 		s.Skip()
 		ok := s.Finish()
 		valid := json.Valid(data)
+		quick := jsonedit.NewScanner(data, 0)
+		if n, yes := quick.Naturals(1 << 31); yes {
+			var ids []uint64
+			if err := json.NewDecoder(bytes.NewReader(data)).Decode(&ids); err != nil || len(ids) != n {
+				t.Fatalf("%d natural numbers, encoding/json has %d (%v)", n, len(ids), err)
+			}
+		}
 		if ok && (!valid || !utf8.Valid(data)) {
 			t.Fatalf("accepted, but encoding/json: %v, UTF-8: %v", valid, utf8.Valid(data))
 		}
