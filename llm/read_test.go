@@ -160,6 +160,7 @@ func TestPromptsThatAgree(t *testing.T) {
 	for _, body := range []string{
 		chatBody(` { "content" : "aü\u000a" , "role" : "us\u0065r" } `),
 		chatBody(`{"role":"user","content":[{"type":"text","text":"aü\n"}]}`),
+		chatBody(`{"r\u006fle":"user","\u0063ontent":[{"typ\u0065":"text","te\u0078t":"aü\n"}]}`),
 	} {
 		if got := prompts(t, llm.OpChat, body)[0]; got != want {
 			t.Errorf("%s:\n%s, want\n%s", body, shorten([]byte(got)), shorten([]byte(want)))

@@ -54,6 +54,58 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// TestWalk reads what it knows and skips the rest.
+func TestWalk(t *testing.T) {
+	data := []byte(` { "skip" : {"a":[1,{}]}, "list" : [ "x" , -1.5 , [ ] ] , "n":7 } `)
+	s := jsonedit.NewScanner(data, 0)
+	var got []string
+	note := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
+	if s.Array() || !s.Object() {
+		t.Fatal("not an object")
+	}
+	for {
+		key, ok := s.NextMember()
+		if !ok {
+			break
+		}
+		switch name := key.Value(data); name {
+		case "list":
+			for s.Array(); s.NextElement(); {
+				if text, ok := s.Text(); ok {
+					note("text %s", text.Of(data))
+				} else if number, ok := s.Number(); ok {
+					note("number %s", number.Of(data))
+				} else {
+					note("%d %s", s.Peek(), s.Skip().Of(data))
+				}
+			}
+		default:
+			note("%s %s", name, s.Skip().Of(data))
+		}
+	}
+	if !s.Finish() || s.Failed() || s.Err() != nil {
+		t.Fatal(s.Err())
+	}
+	want := []string{`skip {"a":[1,{}]}`, "text x", "number -1.5", fmt.Sprintf("%d [ ]", jsonedit.Array), "n 7"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEndOfRun(t *testing.T) {
+	for _, text := range []string{"", `"`, `\`, "abcdefgh", `abcdefg"hij`, "0123456789\x00\xff#!]\\", `0123456789012345678"\`} {
+		for i := range len(text) + 1 {
+			want := len(text)
+			if j := strings.IndexAny(text[i:], `"\`); j >= 0 {
+				want = i + j
+			}
+			if got := jsonedit.EndOfRun([]byte(text), i); got != want {
+				t.Errorf("%q from %d: %d, want %d", text, i, got, want)
+			}
+		}
+	}
+}
+
 func TestTextSizeAndValue(t *testing.T) {
 	for _, want := range []string{"", "plain text of more than sixteen bytes", "a\n\"b\"\\ü€😀", "\x00\x1f\x7f/"} {
 		for _, literal := range literals(t, want) {
