@@ -189,6 +189,9 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 		a.refuse(w, &apiError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large", Type: "BadRequestError"})
 		return nil, false
 	}
+	if err != nil {
+		a.refuse(w, &apiError{Status: http.StatusBadRequest, Message: "the body could not be read", Type: "BadRequestError"})
+	}
 	return body, err == nil
 }
 

@@ -42,7 +42,7 @@ func (r *rig) stream() (string, error) {
 func TestFaultRefuse(t *testing.T) {
 	r := start(t, sim.Config{Preset: fast()})
 	r.do("GET", "/health", "")
-	r.faults(`{"refuse":"200ms"}`)
+	r.faults(`{"refuse":"1s"}`)
 	if _, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial while refusing: %v", err)
 	}
@@ -58,8 +58,15 @@ func TestFaultRefuse(t *testing.T) {
 	}
 }
 
+func TestFaultRefuseFromTheStart(t *testing.T) {
+	r := start(t, sim.Config{Preset: fast(), Faults: sim.Faults{Refuse: sim.Duration(time.Hour)}})
+	if _, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
 func TestFaultCrash(t *testing.T) {
-	r := start(t, sim.Config{Preset: slow(), StartupDelay: 100 * time.Millisecond})
+	r := start(t, sim.Config{Preset: slow(), StartupDelay: 500 * time.Millisecond})
 	if !eventually(func() bool { res, _ := r.do("GET", "/health", ""); return res.StatusCode == 200 }) {
 		t.Fatal("never ready")
 	}
