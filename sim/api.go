@@ -315,7 +315,8 @@ func (x *exchange) end() {
 	x.api.generator.abort(x.job)
 	rec := x.job.record(x.g, x.err)
 	rec.Path, rec.RequestID = x.r.URL.Path, x.r.Header.Get("x-request-id")
-	rec.Aborted = rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut)
+	lost := errors.Is(x.err, errRestarted) || errors.Is(x.err, errClosed)
+	rec.Aborted = !lost && (rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut))
 	x.api.ledger.end(rec)
 }
 
