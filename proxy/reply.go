@@ -61,7 +61,11 @@ func (x *exchange) replyInStream(e *llm.Error) {
 		return
 	}
 	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
-	n, err := x.w.Write(e.StreamError(x.op, x.record.RequestID))
+	event := e.StreamError(x.op, x.record.RequestID)
+	if x.midEvent {
+		event = append([]byte("\n\n"), event...) // end the half event, or it would swallow this one
+	}
+	n, err := x.w.Write(event)
 	x.record.BytesOut += int64(n)
 	if err == nil {
 		x.ctl.Flush()

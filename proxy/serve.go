@@ -38,10 +38,11 @@ type exchange struct {
 	named  int         // how many of its endpoints were taken
 	denial *epp.Denial // the picker's refusal
 
-	record  *usage.Record
-	stalled bool // the upload ran out of time
-	sent    bool // the head of an answer went to the client
-	broken  bool // the answer broke: end the connection, not the message
+	record   *usage.Record
+	stalled  bool // the upload ran out of time
+	sent     bool // the head of an answer went to the client
+	broken   bool // the answer broke: end the connection, not the message
+	midEvent bool // the bytes sent end inside an event
 }
 
 // serve is one request from its first line to its last byte. What it returns

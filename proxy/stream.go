@@ -119,15 +119,15 @@ func (y *relay) copyBody() error {
 		}
 		n, err = a.res.Body.Read(*a.buf)
 	}
+	if err != io.EOF {
+		return err // what the tap still holds is half an event: it stays here
+	}
 	if y.tap != nil {
 		if rest := y.tap.Close(); len(rest) > 0 {
 			if werr := y.write(rest); werr != nil {
 				return werr
 			}
 		}
-	}
-	if err != io.EOF {
-		return err
 	}
 	if y.sse && y.tap != nil && a.res.StatusCode < 300 && !y.tap.Finished() && y.tap.FinishReason() == "" && y.tap.Failed() == "" {
 		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
@@ -198,6 +198,7 @@ func (y *relay) note() {
 func (y *relay) failed(err error) *llm.Error {
 	x := y.x
 	x.broken = true
+	x.midEvent = y.tap != nil && y.tap.MidEvent()
 	if ce := (errClient{}); errors.As(err, &ce) {
 		x.record.ErrorClass = "client_closed"
 		if errors.Is(err, os.ErrDeadlineExceeded) {
