@@ -16,7 +16,7 @@ import (
 // (The race detector empties pools at random.)
 func TestAllocations(t *testing.T) {
 	p := newPool(t, 50)
-	s := epp.New(p, builtin(t, "default"), epp.Options{})
+	s := epp.New(p, builtin(t, "default"), epp.Options{Explain: 8}) // soon full: its storage is reused
 	for _, size := range []int{0, 8000, 300_000} {
 		r := request(t, text(1, size))
 		got := testing.AllocsPerRun(200, func() {
