@@ -464,3 +464,46 @@ func TestReturningShare(t *testing.T) {
 		}
 	}
 }
+
+// TestLearnsFromStreams: what the observer sees of the answers teaches the
+// scheduler the members' speed, and the cost prices the slow one.
+func TestLearnsFromStreams(t *testing.T) {
+	clock := newClock()
+	p := poolOf(t, clock.Now, addresses(4)...)
+	s := epp.New(p, builtin(t, "default"), epp.Options{Now: clock.Now, Seed: 1})
+	slow := p.Snapshot().Members[3]
+	for i := range 400 {
+		m := p.Snapshot().Members[i%4]
+		r := request(t, text(uint64(i), 4000))
+		r.Subset = []string{m.Address()}
+		res := pick(t, s, r)
+		res.Observer.Attempt(m)
+		factor := time.Duration(1)
+		if m == slow {
+			factor = 4
+		}
+		clock.advance(factor * 80 * time.Millisecond)
+		res.Observer.Head(http.StatusOK, http.Header{})
+		for range 20 {
+			res.Observer.Chunk(nil, 1)
+			clock.advance(factor * 15 * time.Millisecond)
+		}
+		res.Done(epp.Outcome{Usage: llm.Usage{Input: 1000, Output: 20, Reported: true}})
+	}
+	learnt := s.Learnt()
+	for _, m := range learnt.Members {
+		if want := m.Endpoint == slow.Address(); (m.Slow > 2) != want || m.Samples != 100 || m.GapMin == 0 {
+			t.Errorf("learnt %+v", m)
+		}
+	}
+	if learnt.Output < 20 || learnt.Output > 30 {
+		t.Errorf("mean output %v, want near 20", learnt.Output)
+	}
+	for range 30 {
+		if res := pick(t, s, request(t, text(7777, 800))); res.Endpoints[0] == slow.Address() {
+			t.Error("an idle slow member is preferred to idle fast ones")
+		} else {
+			res.Done(epp.Outcome{})
+		}
+	}
+}
