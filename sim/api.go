@@ -189,6 +189,9 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 		a.refuse(w, &apiError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large", Type: "BadRequestError"})
 		return nil, false
 	}
+	if err != nil {
+		a.refuse(w, &apiError{Status: http.StatusBadRequest, Message: "the body could not be read", Type: "BadRequestError"})
+	}
 	return body, err == nil
 }
 
@@ -239,12 +242,15 @@ func (a *api) begin(w http.ResponseWriter, r *http.Request, f Faults, g *generat
 	g.id = fmt.Sprintf("%s-%s-%08x", idPrefix, a.name, n)
 	g.created = j.arrival.Unix()
 	if err := a.generator.start(j); err != nil {
-		e := &apiError{Status: http.StatusBadRequest, Message: err.Error(), Type: "BadRequestError"}
-		if errors.Is(err, ErrQueueFull) {
-			e.Status, e.Type = http.StatusTooManyRequests, "RateLimitError"
+		status := http.StatusBadRequest
+		switch {
+		case errors.Is(err, ErrQueueFull):
+			status = http.StatusTooManyRequests
 			w.Header().Set("Retry-After", "1")
+		case errors.Is(err, errClosed):
+			status = http.StatusServiceUnavailable
 		}
-		a.refuse(w, e)
+		a.refuse(w, &apiError{Status: status, Message: err.Error(), Type: statusType(status)})
 		return nil
 	}
 	a.ledger.begin()
@@ -309,7 +315,8 @@ func (x *exchange) end() {
 	x.api.generator.abort(x.job)
 	rec := x.job.record(x.g, x.err)
 	rec.Path, rec.RequestID = x.r.URL.Path, x.r.Header.Get("x-request-id")
-	rec.Aborted = rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut)
+	lost := errors.Is(x.err, errRestarted) || errors.Is(x.err, errClosed)
+	rec.Aborted = !lost && (rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut))
 	x.api.ledger.end(rec)
 }
 
@@ -352,6 +359,13 @@ var errCut = errors.New("answer cut by a fault")
 
 // usage is the usage of the job so far, as the faults have it; nil for none.
 func (x *exchange) usage() *usage { return x.faults.falsify(newUsage(x.job.counts())) }
+
+// usageAt is the usage when the client has seen so many tokens.
+func (x *exchange) usageAt(output int) *usage {
+	n := x.job.counts()
+	n.output = output
+	return x.faults.falsify(newUsage(n))
+}
 
 // usage is the usage of chat and completions.
 type usage struct {

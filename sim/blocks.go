@@ -14,7 +14,7 @@ type blockStore struct {
 	hash       []uint64 // 0: no reusable content
 	refs       []int32
 	next, prev []int32 // free list; the entry at len(hash) is its head
-	byHash     map[uint64]int32
+	byHash     hashTable
 	free       int
 }
 
@@ -24,7 +24,7 @@ func newBlockStore(n int) *blockStore {
 		refs:   make([]int32, n),
 		next:   make([]int32, n+1),
 		prev:   make([]int32, n+1),
-		byHash: make(map[uint64]int32, n),
+		byHash: newHashTable(n),
 		free:   n,
 	}
 	for i := range s.next {
@@ -39,7 +39,7 @@ func newBlockStore(n int) *blockStore {
 func (s *blockStore) take() int32 {
 	b := s.next[len(s.hash)]
 	if h := s.hash[b]; h != 0 {
-		delete(s.byHash, h)
+		s.byHash.remove(h)
 		s.hash[b] = 0
 	}
 	s.unlink(b)
@@ -49,8 +49,7 @@ func (s *blockStore) take() int32 {
 
 // lookup finds the block with this content, free or not.
 func (s *blockStore) lookup(hash uint64) (int32, bool) {
-	b, ok := s.byHash[hash]
-	return b, ok
+	return s.byHash.get(hash)
 }
 
 func (s *blockStore) idle(b int32) bool { return s.refs[b] == 0 }
@@ -69,9 +68,8 @@ func (s *blockStore) publish(b int32, hash uint64) {
 	if hash == 0 {
 		return
 	}
-	if _, ok := s.byHash[hash]; !ok {
+	if s.byHash.add(hash, b) {
 		s.hash[b] = hash
-		s.byHash[hash] = b
 	}
 }
 

@@ -95,7 +95,7 @@ func (x *exchange) whole(object string, f format) completion {
 // streamChoices writes one event per token of any choice, in the order in
 // which they come, the usage if it was asked for, and the end.
 func (x *exchange) streamChoices(object string, f format) {
-	started := false
+	started, shown := false, 0
 	chunk := func(choice any) bool {
 		if !started {
 			x.startStream()
@@ -103,10 +103,13 @@ func (x *exchange) streamChoices(object string, f format) {
 		}
 		v := x.completion(object)
 		v.Choices = append(v.Choices, choice)
-		if u := x.usage(); x.g.continuousUsage && u != nil {
-			v.Usage = encode(u)
-		} else if x.g.usageChunk {
+		if x.g.usageChunk {
 			v.Usage = json.RawMessage("null")
+		}
+		if x.g.continuousUsage {
+			if u := x.usageAt(shown); u != nil {
+				v.Usage = encode(u)
+			}
 		}
 		return x.event("", encode(v))
 	}
@@ -125,6 +128,7 @@ func (x *exchange) streamChoices(object string, f format) {
 				if first := f.opening(x.g, i); sent[i] == 0 && first != nil && !chunk(first) {
 					return
 				}
+				shown++
 				if text := c.out.pieces[sent[i]]; text != "" && !chunk(f.piece(x.g, i, text)) {
 					return
 				}

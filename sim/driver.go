@@ -27,6 +27,7 @@ type driver struct {
 	nextID uint64
 	slow   float64
 	asleep bool
+	closed bool
 	gauges Gauges // after the last step that has ended
 	epoch  int    // counts restarts
 
@@ -53,12 +54,18 @@ func newDriver(p Preset, speedup float64, m *meters) *driver {
 func (d *driver) close() {
 	close(d.quit)
 	<-d.stopped
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
 	d.lose(errClosed)
 }
 
 func (d *driver) start(j *job) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
 	for _, c := range j.choices {
 		d.nextID++
 		c.request.ID = d.nextID

@@ -42,11 +42,12 @@ type Engine struct {
 	running  []*sequence // oldest admission first
 	waiting  []*sequence
 	byID     map[uint64]*sequence
-	adapters []adapterSlot
-	aborts   int // sequences marked and not yet dropped
-	loras    int // sequences with an adapter
+	adapters []adapterSlot // one per LoRA slot
+	aborts   int           // sequences marked and not yet dropped
+	loras    int           // sequences with an adapter
 	gauges   Gauges
 	events   []Event
+	hits     []int32 // cached blocks of the sequence that fit looked at last
 }
 
 // sequence is a Request on its way. A token is computed when its keys and
@@ -66,10 +67,11 @@ type sequence struct {
 	aborted   bool
 }
 
+// adapterSlot is a place for one LoRA adapter in memory.
 type adapterSlot struct {
-	name string
-	used int // running sequences
-	last int64
+	name string        // "": empty
+	used int           // running sequences
+	last time.Duration // of admission
 }
 
 // batch is the work of one step.
@@ -100,7 +102,7 @@ func (e *Engine) Reset() {
 	e.blocks = newBlockStore(e.preset.NumBlocks)
 	e.running, e.waiting = nil, nil
 	e.byID = make(map[uint64]*sequence)
-	e.adapters = nil
+	e.adapters = make([]adapterSlot, max(e.preset.MaxLoRAs, 0))
 	e.aborts, e.loras = 0, 0
 	e.gauges = Gauges{}
 	e.events = nil
@@ -223,8 +225,8 @@ func (e *Engine) leave(s *sequence) {
 	}
 	e.blocks.release(s.blocks)
 	s.blocks, s.published, s.computed, s.scheduled = nil, 0, 0, 0
-	if slot := e.slot(s.req.Adapter); slot != nil {
-		slot.used--
+	if s.req.Adapter != "" {
+		e.place(s.req.Adapter).used--
 	}
 }
 
@@ -306,15 +308,19 @@ func (e *Engine) admit(now time.Duration, b *batch, budget int) {
 		if budget == 0 || len(e.running) == e.preset.MaxSequences {
 			break
 		}
-		hits, room := e.fit(s)
-		if !room {
-			break
-		}
-		if !e.occupy(now, b, s.req.Adapter) {
+		adapter := s.req.Adapter
+		slot := e.place(adapter)
+		if adapter != "" && slot == nil {
 			kept = append(kept, s)
 			continue
 		}
-		e.start(s, hits)
+		if !e.fit(s) {
+			break
+		}
+		if adapter != "" {
+			slot.occupy(now, b, adapter)
+		}
+		e.start(s)
 		e.running = append(e.running, s)
 		budget -= e.chunk(b, s, budget)
 	}
@@ -325,22 +331,24 @@ func (e *Engine) admit(now time.Duration, b *batch, budget int) {
 	}
 }
 
-// fit finds how many leading blocks of s are in the cache and whether there is
-// room for the others. The last token is always computed, else there would be
-// nothing to sample from.
-func (e *Engine) fit(s *sequence) (hits int, room bool) {
+// fit finds the leading blocks of s that are in the cache, in e.hits, and says
+// whether there is room for the others. The last token is always computed, else
+// there would be nothing to sample from.
+func (e *Engine) fit(s *sequence) (room bool) {
 	need := e.blocksFor(s.tokens())
 	idle := 0
-	for most := (s.tokens() - 1) / e.preset.BlockSize; hits < most; hits++ {
-		block, ok := e.blocks.lookup(s.key(hits))
+	e.hits = e.hits[:0]
+	for most := (s.tokens() - 1) / e.preset.BlockSize; len(e.hits) < most; {
+		block, ok := e.blocks.lookup(s.key(len(e.hits)))
 		if !ok {
 			break
 		}
 		if e.blocks.idle(block) {
 			idle++
 		}
+		e.hits = append(e.hits, block)
 	}
-	return hits, need-hits <= e.blocks.free-idle
+	return need-len(e.hits) <= e.blocks.free-idle
 }
 
 // key is the hash under which the store knows block i of the sequence.
@@ -359,21 +367,20 @@ func (s *sequence) key(i int) uint64 {
 	return s.derived[i-len(given)] ^ s.salt
 }
 
-// start takes the blocks of the whole prompt: first the cached ones, so that
-// none of them is reused for the rest.
-func (e *Engine) start(s *sequence, hits int) {
+// start takes the blocks of the whole prompt: first the cached ones that fit
+// found, so that none of them is reused for the rest.
+func (e *Engine) start(s *sequence) {
 	need := e.blocksFor(s.tokens())
 	s.blocks = make([]int32, 0, e.blocksFor(s.req.PromptTokens+s.req.OutputTokens-1))
-	for i := range hits {
-		block, _ := e.blocks.lookup(s.key(i))
+	for _, block := range e.hits {
 		e.blocks.share(block)
 		s.blocks = append(s.blocks, block)
 	}
 	for len(s.blocks) < need {
 		s.blocks = append(s.blocks, e.blocks.take())
 	}
-	s.published = hits
-	s.computed = hits * e.preset.BlockSize
+	s.published = len(e.hits)
+	s.computed = len(e.hits) * e.preset.BlockSize
 	if !s.admitted {
 		s.admitted = true
 		s.cached = s.computed
@@ -382,43 +389,34 @@ func (e *Engine) start(s *sequence, hits int) {
 	}
 }
 
-func (e *Engine) slot(adapter string) *adapterSlot {
+// place is the slot that holds the adapter, else the one that it may take: the
+// least recently used of those that no running sequence needs. Nil if there is
+// none, or for the base model.
+func (e *Engine) place(adapter string) (free *adapterSlot) {
+	if adapter == "" {
+		return nil
+	}
 	for i := range e.adapters {
-		if e.adapters[i].name == adapter {
-			return &e.adapters[i]
+		a := &e.adapters[i]
+		if a.name == adapter {
+			return a
+		}
+		if a.used == 0 && (free == nil || free.name != "" && (a.name == "" || a.last < free.last)) {
+			free = a
 		}
 	}
-	return nil
+	return free
 }
 
-// occupy counts one more running sequence of the adapter, loading it into a
-// slot if need be; false when every slot is in use by others.
-func (e *Engine) occupy(now time.Duration, b *batch, adapter string) bool {
-	if adapter == "" {
-		return true
-	}
-	slot := e.slot(adapter)
-	if slot == nil && len(e.adapters) < e.preset.MaxLoRAs {
-		e.adapters = append(e.adapters, adapterSlot{name: adapter})
-		slot = &e.adapters[len(e.adapters)-1]
+// occupy counts one more running sequence of the adapter, which is loaded if
+// another one is in the slot.
+func (a *adapterSlot) occupy(now time.Duration, b *batch, adapter string) {
+	if a.name != adapter {
+		a.name = adapter
 		b.loads++
 	}
-	if slot == nil {
-		for i := range e.adapters {
-			a := &e.adapters[i]
-			if a.used == 0 && (slot == nil || a.last < slot.last) {
-				slot = a
-			}
-		}
-		if slot == nil {
-			return false
-		}
-		slot.name = adapter
-		b.loads++
-	}
-	slot.used++
-	slot.last = int64(now)
-	return true
+	a.used++
+	a.last = now
 }
 
 // advance does what the end of a step does: tokens are computed, full blocks

@@ -337,6 +337,22 @@ func TestLookupPreset(t *testing.T) {
 	}
 }
 
+// TestEngineAllocations holds that a step which only decodes allocates next to
+// nothing: now and then a longer list of hashes.
+func TestEngineAllocations(t *testing.T) {
+	e := sim.NewEngine(sim.Qwen32B())
+	for i := range 40 {
+		e.Submit(0, &sim.Request{ID: uint64(i + 1), PromptTokens: 100, OutputTokens: 2000})
+	}
+	var now time.Duration
+	step := func() { now, _ = e.Step(now) }
+	step()
+	step()
+	if n := testing.AllocsPerRun(1000, step); n > 2 {
+		t.Errorf("%.1f allocations per step", n)
+	}
+}
+
 // BenchmarkEngine runs 1000 requests of about 3000 tokens with shared prefixes.
 func BenchmarkEngine(b *testing.B) {
 	b.ReportAllocs()

@@ -251,7 +251,7 @@ func (v *responder) final() *response {
 	r := v.response("completed")
 	item := v.finished(out.text(len(out.pieces)))
 	if out.finish == "length" {
-		r.Status, item.Status = "incomplete", "incomplete"
+		r.Status = "incomplete"
 		r.IncompleteDetails = &map[string]string{"reason": "max_output_tokens"}
 	}
 	r.Output = append(r.Output, &item)
@@ -265,6 +265,9 @@ func (v *responder) final() *response {
 func (v *responder) finished(text string) responseItem {
 	item := v.item
 	item.Status = "completed"
+	if v.job.choices[0].out.finish == "length" {
+		item.Status = "incomplete"
+	}
 	if v.g.tool != nil {
 		item.Arguments = &text
 	} else {
