@@ -189,7 +189,7 @@ func (d *dialer) cost(size int) time.Duration {
 	return 2*plainCost + time.Duration(size>>10)*time.Microsecond
 }
 
-const plainCost = 60 * time.Microsecond
+const plainCost = 80 * time.Microsecond
 
 func (d *dialer) dial(ctx context.Context, req *http.Request) (clientConn, error) {
 	if !d.plain {
@@ -244,7 +244,7 @@ func (c *plainConn) Do(ctx context.Context, req *http.Request) (*http.Response, 
 	if _, err := c.conn.Write(c.request); err != nil {
 		return nil, err
 	}
-	c.limited.N = pageLimit + 64<<10
+	c.limited.N = 2 * pageLimit // header and chunk framing included
 	for {
 		res, err := http.ReadResponse(c.buffered, req)
 		if err != nil {

@@ -86,6 +86,11 @@ func (p *Pool) discovered(ctx context.Context, source string, members []config.M
 		p.replaceFrom(ctx, members, status)
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
 	p.opts.Metrics.discoveryFailed(p.name)
 	if was.OK || was.LastError == "" {
 		p.log.Error("discovery fails; the last good members stay", "source", source, "error", err, "members", len(p.Snapshot().Members))

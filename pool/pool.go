@@ -57,9 +57,8 @@ type Pool struct {
 	discovery atomic.Pointer[DiscoveryStatus]
 	cost      scrapeCost
 
-	// mu guards writing: the snapshot and every member's health. It is a leaf:
-	// nothing is called under it that takes another lock of this package but
-	// Member.pageMu.
+	// mu guards writing: the snapshot, the state of discovery once running, and
+	// every member's health. The only lock taken under it is Member.pageMu.
 	mu            sync.Mutex
 	departed      map[string]*Member // gone, still holding charges
 	lacking       Signals            // reported as missing on some member
@@ -179,7 +178,9 @@ func (p *Pool) commit(next *plan) {
 	sourceChanged := !reflect.DeepEqual(old.Members, next.cfg.Members)
 	if sourceChanged {
 		p.stop(discovering)
+		p.mu.Lock() // the old source stores its status under it, or not at all
 		p.discovery.Store(&DiscoveryStatus{Source: sourceOf(next.cfg.Members)})
+		p.mu.Unlock()
 		if next.cfg.Members.Static != nil {
 			p.replaceStatic(next.cfg.Members.Static)
 		}
@@ -298,6 +299,7 @@ func (p *Pool) replaceLocked(listed []config.Member) {
 	}
 	slices.SortFunc(members, func(a, b *Member) int { return cmp.Compare(a.address, b.address) })
 	p.publishLocked(members)
+	p.noteLacksLocked("") // one that lacked a signal may have gone
 }
 
 // joinLocked is the member for an address that was not listed. One that left
