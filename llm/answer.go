@@ -125,17 +125,37 @@ func (a *answer) fail(message string) {
 	a.failed = message[:min(len(message), maxFailed)]
 }
 
-// readText reads a string into known, and allocates only when it changes.
-func readText(s *jsonedit.Scanner, data []byte, known string) (string, jsonedit.Text) {
+// readText reads a string into known, and allocates only when it changes. It
+// says no, and passes the value, if that is no string or empty.
+func readText(s *jsonedit.Scanner, data []byte, known *string) (jsonedit.Text, bool) {
 	t, ok := s.Text()
 	if !ok {
 		s.Skip()
-		return known, jsonedit.Text{}
+		return t, false
 	}
-	if !t.Escaped() && string(t.Of(data)) == known {
-		return known, t
+	if t.Size == 0 {
+		return t, false
 	}
-	return t.Value(data), t
+	if t.Escaped() || string(t.Of(data)) != *known {
+		*known = t.Value(data)
+	}
+	return t, true
+}
+
+// readModel notes the name of the model and tells where it stands. Start is 0
+// if it is no string. Servers send an empty name before they know it.
+func (a *answer) readModel(s *jsonedit.Scanner, data []byte) jsonedit.Text {
+	t, _ := readText(s, data, &a.served)
+	return t
+}
+
+// readStatus notes how a response of the Responses API ended.
+func (a *answer) readStatus(s *jsonedit.Scanner, data []byte) {
+	status := a.finish
+	readText(s, data, &status)
+	if status != "in_progress" && status != "queued" {
+		a.finish = status
+	}
 }
 
 // readReason reads {"reason": "…"}, as in incomplete_details.
@@ -150,7 +170,7 @@ func (a *answer) readReason(s *jsonedit.Scanner, data []byte) {
 			return
 		}
 		if string(key.Of(data)) == "reason" {
-			a.finish, _ = readText(s, data, a.finish)
+			readText(s, data, &a.finish)
 		} else {
 			s.Skip()
 		}

@@ -100,6 +100,14 @@ func (t *Tap) Close() []byte {
 	return t.out
 }
 
+// MidEvent says whether the bytes passed on so far end inside an event of the
+// stream: an empty line must then come before a StreamError. It is false when
+// edits hold the unfinished event back; a caller that then breaks the stream
+// off need not Close, and the client sees no half event.
+func (t *Tap) MidEvent() bool {
+	return t.stream && t.sse.MidEvent(!t.edits)
+}
+
 // Tokens is the number of output tokens seen so far; from the first one on
 // the answer has begun. In a stream it counts the events with content, once
 // for each choice; in a JSON body four bytes of content.

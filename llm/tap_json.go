@@ -98,6 +98,9 @@ func (w *jsonWalk) topicOf() topic {
 	return topicNone
 }
 
+// structural are the bytes outside strings that move the walk.
+var structural = [256]bool{'"': true, ':': true, ',': true, '{': true, '}': true, '[': true, ']': true}
+
 func (t *Tap) feedJSON(in []byte) {
 	w := &t.walk
 	passed := 0 // in is in the output up to here
@@ -106,6 +109,14 @@ func (t *Tap) feedJSON(in []byte) {
 		if w.inString {
 			i = w.text(in, i)
 			continue
+		}
+		if w.depth > 0 {
+			for i < len(in) && !structural[in[i]] {
+				i++
+			}
+			if i == len(in) {
+				break
+			}
 		}
 		switch c := in[i]; c {
 		case '"':
@@ -254,20 +265,20 @@ func (t *Tap) captured(rest []byte) {
 	case topicError:
 		a.readError(&s, value)
 	case topicFinish:
-		a.finish, _ = readText(&s, value, a.finish)
+		readText(&s, value, &a.finish)
 	case topicStatus:
 		if t.op == OpResponses && !w.incomplete {
-			a.finish, _ = readText(&s, value, a.finish)
+			a.readStatus(&s, value)
 		}
 	case topicIncomplete:
 		if w.incomplete = s.Peek() == jsonedit.Object; w.incomplete {
 			a.readReason(&s, value)
 		}
 	case topicObject:
-		kind, _ := readText(&s, value, "")
-		w.errorLike = kind == "error"
+		kind, ok := s.Text()
+		w.errorLike = ok && string(kind.Of(value)) == "error"
 	case topicMessage:
-		w.message, _ = readText(&s, value, "")
+		readText(&s, value, &w.message)
 	}
 	w.capture = topicNone
 	w.held = w.held[:0]
@@ -275,8 +286,7 @@ func (t *Tap) captured(rest []byte) {
 
 // renamed passes the value of model on, with the name that the client knows.
 func (t *Tap) renamed(s *jsonedit.Scanner, value []byte) {
-	served, name := readText(s, value, t.found.served)
-	t.found.served = served
+	name := t.found.readModel(s, value)
 	if t.model == nil {
 		return
 	}

@@ -106,8 +106,7 @@ func (c *chunk) read(t *Tap, data []byte) {
 		}
 		switch string(key.Of(data)) {
 		case "model":
-			var name jsonedit.Text
-			if a.served, name = readText(&s, data, a.served); name.Start > 0 {
+			if name := a.readModel(&s, data); name.Start > 0 {
 				c.model = name.Quoted()
 			}
 		case "choices":
@@ -177,8 +176,7 @@ func (c *chunk) response(a *answer, s *jsonedit.Scanner, data []byte) {
 		}
 		switch string(key.Of(data)) {
 		case "model":
-			var name jsonedit.Text
-			if a.served, name = readText(s, data, a.served); name.Start > 0 {
+			if name := a.readModel(s, data); name.Start > 0 {
 				c.model = name.Quoted()
 			}
 		case "usage":
@@ -189,7 +187,7 @@ func (c *chunk) response(a *answer, s *jsonedit.Scanner, data []byte) {
 			if incomplete {
 				s.Skip()
 			} else {
-				a.finish, _ = readText(s, data, a.finish)
+				a.readStatus(s, data)
 			}
 		case "incomplete_details":
 			incomplete = s.Peek() == jsonedit.Object

@@ -246,6 +246,43 @@ func (s *Scanner) Number() (Span, bool) {
 	return Span{start, s.pos}, s.fault == ""
 }
 
+// Naturals reads the array at the cursor if all its elements are integers from
+// 0 to limit, and tells how many there are. If there is anything else it says
+// no and does nothing: reading element by element then tells what.
+func (s *Scanner) Naturals(limit int) (count int, ok bool) {
+	if s.Peek() != Array || s.depth >= s.max {
+		return 0, false
+	}
+	data := s.data
+	for i := s.pos + 1; ; i++ {
+		for i < len(data) && (data[i] == ' ' || data[i] == '\n') {
+			i++
+		}
+		start, n := i, 0
+		for i < len(data) && data[i]-'0' <= 9 {
+			n = n*10 + int(data[i]-'0')
+			i++
+		}
+		size := i - start
+		if size == 0 || size > 18 || n > limit || (data[start] == '0' && size > 1) {
+			return 0, false
+		}
+		count++
+		for i < len(data) && (data[i] == ' ' || data[i] == '\n') {
+			i++
+		}
+		switch {
+		case i < len(data) && data[i] == ',':
+		case i < len(data) && data[i] == ']':
+			s.pos = i + 1
+			s.first = false
+			return count, true
+		default:
+			return 0, false
+		}
+	}
+}
+
 // Skip passes the value at the cursor, whatever it is, and validates it.
 func (s *Scanner) Skip() Span {
 	kind := s.Peek()

@@ -133,6 +133,10 @@ func (s *Scanner) Next() (Event, bool) {
 	}
 }
 
+// MidEvent says whether the bytes given out end inside an event. With held,
+// those that are kept back count as given out.
+func (s *Scanner) MidEvent(held bool) bool { return s.over || held && len(s.held) > 0 }
+
 // Close yields the unfinished event at the end of the stream, if there is one.
 // Servers leave out the last empty line, so its data counts.
 func (s *Scanner) Close() (Event, bool) {
