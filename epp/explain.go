@@ -53,7 +53,8 @@ type Candidate struct {
 	Waiting       float64   `json:"waiting"` // scraped; meaningful only when Metrics is fresh or stale
 	Running       float64   `json:"running"`
 	KVUsage       float64   `json:"kvUsage"`
-	Metrics       string    `json:"metrics"` // fresh, stale, unknown
+	Metrics       string    `json:"metrics"`           // fresh, stale, unknown
+	Missing       []string  `json:"missing,omitempty"` // of waiting, running, kvUsage: not on the page
 }
 
 // ring keeps the newest picks. Its storage is reused: a row is 160 bytes and
@@ -99,6 +100,7 @@ type row struct {
 	why                   why
 	state                 pool.State
 	metrics               freshness
+	has                   pool.Signals
 	fell                  uint32
 	matched               int32
 	requests, queued      int64
@@ -142,10 +144,10 @@ func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
 		rec.rows = make([]row, 0, room)
 		rec.scores = make([]float64, 0, room*len(p.scorers))
 	}
-	for _, i := range v.ranked {
-		rec.add(&v.all[i])
+	for _, at := range v.ranked {
+		rec.add(&v.all[at.i])
 		for k := range p.scorers {
-			rec.scores = append(rec.scores, v.scores[k*n+int(i)])
+			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
 		}
 	}
 	for i := 0; i < n && len(rec.rows) < explained; i++ {
@@ -161,7 +163,7 @@ func (rec *record) add(c *candidate) {
 		matched: int32(c.matched), requests: c.load.Requests, queued: c.load.Queued, total: c.total,
 	}
 	if c.page != nil {
-		w.metrics, w.waiting, w.running, w.use = fresh, c.page.Waiting, c.page.Running, c.page.KVUsage
+		w.metrics, w.has, w.waiting, w.running, w.use = fresh, c.page.Has, c.page.Waiting, c.page.Running, c.page.KVUsage
 		if c.stale {
 			w.metrics = stale
 		}
@@ -180,9 +182,12 @@ func (rec *record) explanation(poolName string) *Explanation {
 	for i := range rec.rows {
 		w := &rec.rows[i]
 		c := Candidate{
-			Endpoint: w.address, State: stateName(w.state), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
+			Endpoint: w.address, State: w.state.String(), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
 			MatchedTokens: int(w.matched), Requests: w.requests, Queued: w.queued,
 			Waiting: w.waiting, Running: w.running, KVUsage: w.use, Metrics: w.metrics.String(),
+		}
+		if w.metrics != unknown {
+			c.Missing = missing(w.has)
 		}
 		if w.refusedBy == "" {
 			c.Scores = slices.Clone(rec.scores[i*columns : (i+1)*columns])
@@ -191,6 +196,25 @@ func (rec *record) explanation(poolName string) *Explanation {
 		e.Candidates = append(e.Candidates, c)
 	}
 	return e
+}
+
+// The gauges of a row by their names in JSON.
+const (
+	gaugeWaiting = "waiting"
+	gaugeRunning = "running"
+	gaugeKV      = "kvUsage"
+)
+
+func missing(has pool.Signals) (names []string) {
+	for _, g := range []struct {
+		signal pool.Signals
+		name   string
+	}{{pool.HasWaiting, gaugeWaiting}, {pool.HasRunning, gaugeRunning}, {pool.HasKVUsage, gaugeKV}} {
+		if has&g.signal == 0 {
+			names = append(names, g.name)
+		}
+	}
+	return names
 }
 
 // fellText names the scorers that had no metric of a candidate.
@@ -268,7 +292,8 @@ func (e *Explanation) Table(w io.Writer) error {
 		e.Pool, e.Profile, e.Model, e.PromptTokens, e.Reason, picked, e.Took, dry); err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "ENDPOINT\tSTATE\tTOTAL")
 	for _, c := range e.Columns {
 		fmt.Fprintf(t, "\t%s×%s", strings.ToUpper(strings.TrimSuffix(c.Name, "-scorer")), number(c.Weight))
@@ -280,7 +305,13 @@ func (e *Explanation) Table(w io.Writer) error {
 	if e.Omitted > 0 {
 		fmt.Fprintf(t, "and %d more\n", e.Omitted)
 	}
-	return t.Flush()
+	t.Flush() // into memory: no error
+	for line := range strings.Lines(text.String()) {
+		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Candidate) write(w io.Writer, columns int) {
@@ -300,10 +331,15 @@ func (c *Candidate) write(w io.Writer, columns int) {
 		}
 	}
 	fmt.Fprintf(w, "\t%d\t%d\t%d", c.MatchedTokens, c.Requests, c.Queued)
-	if c.Metrics == unknown.String() {
-		fmt.Fprint(w, "\t-\t-\t-")
-	} else {
-		fmt.Fprintf(w, "\t%s\t%s\t%.2f", number(c.Waiting), number(c.Running), c.KVUsage)
+	for _, g := range []struct {
+		name  string
+		value float64
+	}{{gaugeWaiting, c.Waiting}, {gaugeRunning, c.Running}, {gaugeKV, c.KVUsage}} {
+		if c.Metrics == unknown.String() || slices.Contains(c.Missing, g.name) {
+			fmt.Fprint(w, "\t-")
+		} else {
+			fmt.Fprint(w, "\t", number(g.value))
+		}
 	}
 	fmt.Fprintf(w, "\t%s\t%s\n", c.Metrics, remark)
 }

@@ -76,14 +76,9 @@ const (
 	stageTried        = "tried"
 )
 
-// admit drops members that may not be picked whatever the profile.
+// admit drops members that may not be picked whatever the profile; [view.look]
+// has left out those that are not available.
 func (v *view) admit() {
-	v.keep(stageAvailability, false, func(c *candidate) why {
-		if c.state == pool.Ready || c.state == pool.Returning {
-			return why{}
-		}
-		return why{code: whyState, s: stateName(c.state)}
-	})
 	if v.emptiedBy(stageAvailability) {
 		return
 	}
@@ -115,18 +110,6 @@ func (v *view) emptiedBy(stage string) bool {
 		v.emptied = stage
 	}
 	return len(v.alive) == 0
-}
-
-func stateName(s pool.State) string {
-	switch s {
-	case pool.Ready:
-		return "ready"
-	case pool.Returning:
-		return "returning"
-	case pool.Ejected:
-		return "ejected"
-	}
-	return "down"
 }
 
 // roleLabel says what a member does when prefill and decode are apart.

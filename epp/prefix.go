@@ -6,6 +6,7 @@ package epp
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
@@ -29,9 +30,10 @@ const (
 	// computed again elsewhere and evicts others there.
 	unknownCapacity = 31250
 	// maxEntries bounds the index over all members. An entry is one block on one
-	// member: 16 bytes of list and about 16 of map; a block that nobody shares
-	// costs 60 more. At the bound that is about 0.8 GiB; a pool of 100 members
-	// with 300,000 tokens each needs 50 MiB.
+	// member, 16 bytes; a block costs about 90 more with its place in the map,
+	// however many hold it, and one held by more than inlineHolders a bit per
+	// member and about 16 bytes per holder besides. At the bound that is about
+	// 0.9 GiB; a pool of 100 members with 300,000 tokens each needs 50 MiB.
 	maxEntries = 8 << 20
 	// inlineHolders of a block are kept as a list, more as a bit set.
 	inlineHolders = 6
@@ -40,8 +42,9 @@ const (
 
 // chains are the block hashes of a request: the prompts one after another.
 type chains struct {
-	hash []uint64
-	ends []int // where each prompt that has a full block ends in hash
+	hash  []uint64
+	ends  []int    // where each prompt that has a full block ends in hash
+	place []uint32 // where a lookup found each block, 0 nowhere; may be out of date
 }
 
 // hasher cuts a byte stream into blocks. The way the stream is split into
@@ -109,15 +112,17 @@ func (h *hasher) hash(c *chains, p *llm.Prompt, model, salt string, limit int) {
 		}
 	}
 	c.hash, h.out = h.out, nil
+	c.place = resized(c.place, len(c.hash))
+	clear(c.place)
 }
 
 // clone is a copy that outlives the scratch: the one part of a pick's memory
-// that grows with the prompt, eight bytes a block.
+// that grows with the prompt, twelve bytes a block.
 func (c *chains) clone() chains {
 	if len(c.hash) == 0 {
 		return chains{}
 	}
-	return chains{hash: append([]uint64(nil), c.hash...), ends: append([]int(nil), c.ends...)}
+	return chains{hash: slices.Clone(c.hash), ends: slices.Clone(c.ends), place: slices.Clone(c.place)}
 }
 
 // tick is time for the index, in sixteenths of a second since its start.
@@ -141,15 +146,16 @@ type index struct {
 	at     tick
 }
 
-// block is one distinct prefix, 48 bytes without pointers. heat counts the
+// block is one distinct prefix, 64 bytes without pointers. heat counts the
 // requests that contained it, with a forgetting time of a minute.
 type block struct {
 	hash    uint64
 	heat    float32
 	at      tick
-	set     int32 // place in sets; -1: the holders are in few
-	holders uint16
-	few     [inlineHolders]uint16
+	set     int32                 // place in sets; -1: the holders are in few
+	holders uint16                // 0: not in use
+	few     [inlineHolders]uint16 // slots
+	nodes   [inlineHolders]uint32 // the entry of each of few
 }
 
 // holder is what the index knows of one member: its blocks, least recently
@@ -158,9 +164,10 @@ type holder struct {
 	slot  int
 	dead  bool // gone or restarted: takes nothing any more
 	limit int
-	nodes []node // slab; nodes[0] is the head of the ring: next newest, prev oldest
-	free  uint32 // head of the list of free nodes, by next
-	at    map[uint32]uint32
+	nodes []node            // slab; nodes[0] is the head of the ring: next newest, prev oldest
+	free  uint32            // head of the list of free nodes, by next
+	used  int               // nodes in the ring
+	many  map[uint32]uint32 // block → node, of the blocks whose holders are a bit set
 }
 
 type node struct {
@@ -175,7 +182,7 @@ func newIndex() *index {
 
 // join gives a member a place. It returns nil when there are too many.
 func (x *index) join(limit int) *holder {
-	h := &holder{limit: limit, nodes: make([]node, 1), at: map[uint32]uint32{}}
+	h := &holder{limit: limit, nodes: make([]node, 1), many: map[uint32]uint32{}}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i, other := range x.slots {
@@ -227,7 +234,7 @@ func (x *index) resize(h *holder, limit int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	h.limit = limit
-	for len(h.at) > h.limit {
+	for h.used > h.limit {
 		x.drop(h, h.nodes[0].prev)
 	}
 }
@@ -265,12 +272,12 @@ func (x *index) lookup(c *chains, w *walk, members int, now tick) {
 	total := x.total * forget(now, x.at)
 	start := 0
 	for _, end := range c.ends {
-		x.walkOne(c.hash[start:end], w, float64(members), total, now)
+		x.walkOne(c.hash[start:end], c.place[start:end], w, float64(members), total, now)
 		start = end
 	}
 }
 
-func (x *index) walkOne(hashes []uint64, w *walk, members, total float64, now tick) {
+func (x *index) walkOne(hashes []uint64, places []uint32, w *walk, members, total float64, now tick) {
 	depth, cum := 0, 0.0
 	alive, next := w.alive, w.next
 	clear(alive)
@@ -279,6 +286,7 @@ func (x *index) walkOne(hashes []uint64, w *walk, members, total float64, now ti
 		if !ok {
 			break
 		}
+		places[i] = place
 		b := &x.blocks[place]
 		x.holdersOf(b, next)
 		if i > 0 {
@@ -357,16 +365,24 @@ func forget(now, then tick) float64 {
 	return math.Exp(-float64(now-then) / (heatForget * ticksPerSecond))
 }
 
-// heatUp counts one request.
+// find returns where a block is, or 0. The place that a lookup has left in c
+// saves a search.
+func (x *index) find(c *chains, i int) uint32 {
+	if p := c.place[i]; p != 0 && x.blocks[p].hash == c.hash[i] && x.blocks[p].holders > 0 {
+		return p
+	}
+	c.place[i] = x.byHash[c.hash[i]]
+	return c.place[i]
+}
+
+// heatUp counts one request. The lock is held.
 func (x *index) heatUp(c *chains, now tick) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.total = x.total*forget(now, x.at) + 1
 	x.at = now
 	last, factor := now, 1.0
-	for _, hash := range c.hash {
-		place, ok := x.byHash[hash]
-		if !ok {
+	for i := range c.hash {
+		place := x.find(c, i)
+		if place == 0 {
 			continue
 		}
 		b := &x.blocks[place]
@@ -381,8 +397,8 @@ func (x *index) heatUp(c *chains, now tick) {
 // insert notes that h will hold the chains, in the name of pick (not 0). It is
 // done at the pick, before the request leaves, so that siblings that come right
 // after it find them. The first block of a prompt becomes the newest, so that
-// eviction eats a chain from its end, as engines do.
-func (x *index) insert(h *holder, c *chains, pick uint32, now tick) {
+// eviction eats a chain from its end, as engines do. heat: count the request.
+func (x *index) insert(h *holder, c *chains, pick uint32, now tick, heat bool) {
 	if h == nil || len(c.hash) == 0 {
 		return
 	}
@@ -395,17 +411,20 @@ func (x *index) insert(h *holder, c *chains, pick uint32, now tick) {
 	for _, end := range c.ends {
 		n := min(end-start, room)
 		for i := start + n - 1; i >= start; i-- {
-			x.touch(h, c.hash[i], pick, now)
+			x.touch(h, c, i, pick, now)
 		}
 		room -= n
 		start = end
 	}
+	if heat {
+		x.heatUp(c, now)
+	}
 }
 
-func (x *index) touch(h *holder, hash uint64, pick uint32, now tick) {
-	place, ok := x.byHash[hash]
-	if ok {
-		if n, ok := h.at[place]; ok {
+func (x *index) touch(h *holder, c *chains, i int, pick uint32, now tick) {
+	place := x.find(c, i)
+	if place != 0 {
+		if n := x.entry(h, place); n != 0 {
 			if h.nodes[n].by != pick {
 				h.nodes[n].by = 0
 			}
@@ -416,12 +435,13 @@ func (x *index) touch(h *holder, hash uint64, pick uint32, now tick) {
 			return
 		}
 	}
-	if len(h.at) >= h.limit {
+	if h.used >= h.limit {
 		x.drop(h, h.nodes[0].prev)
-		place, ok = x.byHash[hash]
+		place = x.find(c, i)
 	}
-	if !ok {
-		place = x.newBlock(hash, now)
+	if place == 0 {
+		place = x.newBlock(c.hash[i], now)
+		c.place[i] = place
 	}
 	n := h.free
 	if n != 0 {
@@ -432,9 +452,23 @@ func (x *index) touch(h *holder, hash uint64, pick uint32, now tick) {
 	}
 	h.nodes[n] = node{block: place, by: pick}
 	h.pushFront(n)
-	h.at[place] = n
-	x.hold(&x.blocks[place], h.slot)
+	h.used++
 	x.size++
+	x.hold(place, h, n)
+}
+
+// entry is h's node of a block, or 0.
+func (x *index) entry(h *holder, place uint32) uint32 {
+	b := &x.blocks[place]
+	if b.set >= 0 {
+		return h.many[place]
+	}
+	for k, slot := range b.few[:b.holders] {
+		if int(slot) == h.slot {
+			return b.nodes[k]
+		}
+	}
+	return 0
 }
 
 // depth is the number of blocks that h holds of the chains, without a gap.
@@ -447,11 +481,8 @@ func (x *index) depth(h *holder, c *chains) int {
 	held, start := 0, 0
 	for _, end := range c.ends {
 		for _, hash := range c.hash[start:end] {
-			place, ok := x.byHash[hash]
-			if !ok {
-				break
-			}
-			if _, ok := h.at[place]; !ok {
+			place := x.byHash[hash]
+			if place == 0 || x.entry(h, place) == 0 {
 				break
 			}
 			held++
@@ -468,7 +499,7 @@ func (x *index) held(h *holder) (blocks, limit int) {
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return len(h.at), h.limit
+	return h.used, h.limit
 }
 
 // withdraw takes back what pick added and no other pick has used since: its
@@ -482,9 +513,9 @@ func (x *index) withdraw(h *holder, c *chains, pick uint32) {
 	if h.dead {
 		return
 	}
-	for _, hash := range c.hash {
-		if place, ok := x.byHash[hash]; ok {
-			if n, ok := h.at[place]; ok && h.nodes[n].by == pick {
+	for i := range c.hash {
+		if place := x.find(c, i); place != 0 {
+			if n := x.entry(h, place); n != 0 && h.nodes[n].by == pick {
 				x.drop(h, n)
 			}
 		}
@@ -496,11 +527,10 @@ func (x *index) drop(h *holder, n uint32) {
 	place := h.nodes[n].block
 	h.unlink(n)
 	h.nodes[n].next, h.free = h.free, n
-	delete(h.at, place)
+	h.used--
 	x.size--
-	b := &x.blocks[place]
-	x.release(b, h.slot)
-	if b.holders == 0 {
+	x.release(place, h)
+	if b := &x.blocks[place]; b.holders == 0 {
 		delete(x.byHash, b.hash)
 		x.free = append(x.free, place)
 	}
@@ -520,44 +550,48 @@ func (x *index) newBlock(hash uint64, now tick) uint32 {
 	return place
 }
 
-// hold adds a slot to a block that does not have it.
-func (x *index) hold(b *block, slot int) {
-	switch {
-	case b.set < 0 && b.holders < inlineHolders:
-		b.few[b.holders] = uint16(slot)
-	case b.set < 0:
-		b.set = x.newSet()
-		for _, s := range b.few {
-			x.setBit(b.set, int(s))
-		}
-		x.setBit(b.set, slot)
-	default:
-		x.setBit(b.set, slot)
+// hold adds a holder to a block that does not have it, with its entry.
+func (x *index) hold(place uint32, h *holder, n uint32) {
+	b := &x.blocks[place]
+	if b.set < 0 && b.holders < inlineHolders {
+		b.few[b.holders], b.nodes[b.holders] = uint16(h.slot), n
+		b.holders++
+		return
 	}
+	if b.set < 0 {
+		b.set = x.newSet()
+		for k, slot := range b.few {
+			x.setBit(b.set, int(slot))
+			x.slots[slot].many[place] = b.nodes[k]
+		}
+	}
+	x.setBit(b.set, h.slot)
+	h.many[place] = n
 	b.holders++
 }
 
-// release takes a slot from a block that has it.
-func (x *index) release(b *block, slot int) {
+// release takes a holder from a block that has it. A set that has become small
+// turns into a list again.
+func (x *index) release(place uint32, h *holder) {
+	b := &x.blocks[place]
 	b.holders--
 	if b.set < 0 {
-		for i, s := range b.few {
-			if int(s) == slot {
-				b.few[i] = b.few[b.holders]
-				return
-			}
-		}
+		k := slices.Index(b.few[:b.holders+1], uint16(h.slot))
+		b.few[k], b.nodes[k] = b.few[b.holders], b.nodes[b.holders]
 		return
 	}
 	set := x.sets[b.set]
-	set[slot>>6] &^= 1 << (slot & 63)
+	set[h.slot>>6] &^= 1 << (h.slot & 63)
+	delete(h.many, place)
 	if b.holders > inlineHolders/2 {
 		return
 	}
 	n := 0
 	for k, word := range set {
 		for ; word != 0; word &= word - 1 {
-			b.few[n] = uint16(k<<6 + bits.TrailingZeros64(word))
+			other := x.slots[k<<6+bits.TrailingZeros64(word)]
+			b.few[n], b.nodes[n] = uint16(other.slot), other.many[place]
+			delete(other.many, place)
 			n++
 		}
 	}

@@ -136,7 +136,7 @@ func Compile(cfg *config.EndpointPickerConfig) (*Profile, error) {
 		name:  "default",
 		index: indexParams{blocks: maxBlocks, capacity: unknownCapacity, reported: true},
 	}}
-	for _, step := range []func() *config.Problem{c.header, c.sections, c.plugins, c.scheduling, c.producers} {
+	for _, step := range []func() *config.Problem{c.header, c.sections, c.plugins, c.sources, c.scheduling, c.producers} {
 		if p := step(); p != nil {
 			return nil, p
 		}
@@ -258,6 +258,38 @@ func (c *compiler) plugins() *config.Problem {
 		c.profile.notes = append(c.profile.notes, b.notes...)
 	}
 	return nil
+}
+
+// sources checks the references of the data layer. What is scraped is the
+// pool's affair; the types that may be named here say so themselves.
+func (c *compiler) sources() *config.Problem {
+	refer := func(path string, tree map[string]any) *config.Problem {
+		name, ok := tree["pluginRef"].(string)
+		if !ok {
+			return problem(path+".pluginRef", "is missing", "name a plug-in")
+		}
+		if _, ok := c.byName[name]; !ok {
+			return problem(path+".pluginRef", fmt.Sprintf("plug-in %q is not declared", name), "declare it under plugins")
+		}
+		return nil
+	}
+	sources := &params{path: "dataLayer", tree: c.cfg.DataLayer}
+	for _, source := range sources.list("sources") {
+		if p := refer(source.path, source.tree); p != nil {
+			return p
+		}
+		source.text("pluginRef", "")
+		for _, extractor := range source.list("extractors") {
+			extractor.text("pluginRef", "")
+			if p := refer(extractor.path, extractor.tree); p != nil {
+				return p
+			}
+		}
+		if p := source.finish(); p != nil {
+			return p
+		}
+	}
+	return sources.fault
 }
 
 func (c *compiler) scheduling() *config.Problem {

@@ -46,6 +46,7 @@ type Scheduler struct {
 	ring    *ring
 	metrics *counters
 	views   sync.Pool
+	unsized *pool.Metrics // no member's page
 	session sessions
 	random  atomic.Uint64
 	turn    atomic.Uint64
@@ -66,7 +67,8 @@ type tracked struct {
 	address string
 	token   uint64 // what a session token calls it; never 0
 	holder  atomic.Pointer[holder]
-	limit   atomic.Int64 // of holder, as last set
+	limit   atomic.Int64                 // of holder, as last set
+	sized   atomic.Pointer[pool.Metrics] // the page that limit was read from
 	epoch   atomic.Uint64
 	speed   *speed
 	cold    atomic.Uint64 // number of its last cold prompt; 0: none
@@ -75,7 +77,7 @@ type tracked struct {
 
 // New returns a scheduler over p.
 func New(p *pool.Pool, profile *Profile, o Options) *Scheduler {
-	s := &Scheduler{pool: p, log: o.Log, now: o.Now, index: newIndex(), fleet: newFleet()}
+	s := &Scheduler{pool: p, log: o.Log, now: o.Now, index: newIndex(), fleet: newFleet(), unsized: &pool.Metrics{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -99,7 +101,10 @@ func New(p *pool.Pool, profile *Profile, o Options) *Scheduler {
 func (s *Scheduler) Close() { s.metrics.close() }
 
 // SetProfile swaps the profile; index, learnt speeds and counts stay.
-func (s *Scheduler) SetProfile(p *Profile) { s.profile.Store(p) }
+func (s *Scheduler) SetProfile(p *Profile) {
+	s.profile.Store(p)
+	s.resize(s.roster().members)
+}
 
 // Profile is the profile in force.
 func (s *Scheduler) Profile() *Profile { return s.profile.Load() }
@@ -176,7 +181,7 @@ func (v *view) done(s *Scheduler) {
 // charge takes the best candidate: counts it at once, so that the next pick
 // sees it, and notes in the index what it will hold.
 func (s *Scheduler) charge(v *view, p *Profile) *Result {
-	first := &v.all[v.ranked[0]]
+	first := &v.all[v.ranked[0].i]
 	d := &decision{}
 	d.exchange = exchange{
 		s: s, chains: v.chains.clone(), prompt: v.tokens, pick: s.pickNumber(), stream: v.r.Stream,
@@ -192,12 +197,11 @@ func (s *Scheduler) charge(v *view, p *Profile) *Result {
 	if cold {
 		first.t.cold.Store(s.colds.Add(1))
 	}
-	d.exchange.take(first.t, first.t.m, first.matched, s.tick(v.now))
-	s.index.heatUp(&d.exchange.chains, s.tick(v.now))
+	d.exchange.take(first.t, first.t.m, first.matched, s.tick(v.now), true)
 	n := min(p.picker.max, len(v.ranked))
 	d.result.Endpoints = d.endpoints[:0]
-	for _, i := range v.ranked[:n] {
-		d.result.Endpoints = append(d.result.Endpoints, v.all[i].t.address)
+	for _, at := range v.ranked[:n] {
+		d.result.Endpoints = append(d.result.Endpoints, v.all[at.i].t.address)
 	}
 	d.result.Reason = reasonPicked
 	d.result.Observer = &d.exchange
@@ -263,8 +267,8 @@ func (s *Scheduler) Explain(r *Request) *Explanation {
 		res = s.refuse(v)
 	} else {
 		res = &Result{Reason: reasonPicked}
-		for _, i := range v.ranked[:min(profile.picker.max, len(v.ranked))] {
-			res.Endpoints = append(res.Endpoints, v.all[i].t.address)
+		for _, at := range v.ranked[:min(profile.picker.max, len(v.ranked))] {
+			res.Endpoints = append(res.Endpoints, v.all[at.i].t.address)
 		}
 	}
 	rec := &record{}
@@ -305,6 +309,7 @@ func (s *Scheduler) roster() *roster {
 		}
 		next.members = append(next.members, t)
 	}
+	s.resize(next.members)
 	s.members.Store(next)
 	for _, t := range known {
 		s.index.leave(t.holder.Swap(nil))
@@ -359,6 +364,7 @@ func (s *Scheduler) size(t *tracked, page *pool.Metrics, p indexParams, members 
 		limit = int(min(math.MaxInt32, float64(page.NumBlocks)*float64(page.BlockSize)/blockTokens))
 	}
 	limit = max(1, min(limit, maxEntries/max(1, members)))
+	t.sized.Store(page)
 	if int64(limit) == t.limit.Load() {
 		return
 	}
@@ -366,4 +372,11 @@ func (s *Scheduler) size(t *tracked, page *pool.Metrics, p indexParams, members 
 	defer s.mu.Unlock()
 	t.limit.Store(int64(limit))
 	s.index.resize(t.holder.Load(), limit)
+}
+
+// resize makes the next pick read every member's size again.
+func (s *Scheduler) resize(members []*tracked) {
+	for _, t := range members {
+		t.sized.Store(s.unsized)
+	}
 }

@@ -33,7 +33,6 @@ type candidate struct {
 	fell      uint32 // bit per scorer that used own counts for want of a metric
 	total     float64
 	key       float64 // the picker's order, highest first
-	tie       uint64
 }
 
 // has says that the member's last good page carried a signal.
@@ -45,6 +44,15 @@ func (c *candidate) has(signal pool.Signals) bool {
 // keeps.
 const explained = 64
 
+// place is a candidate in the order of the picker.
+type place struct {
+	key float64
+	tie uint32 // random
+	i   int32  // index into all
+}
+
+func (a place) before(b place) bool { return a.key > b.key || a.key == b.key && a.tie > b.tie }
+
 // view is the scratch of one pick, reused. It grows with the pool and, by the
 // hashes of the prompt, with the request (16 KiB at most).
 type view struct {
@@ -55,7 +63,7 @@ type view struct {
 
 	all    []candidate
 	alive  []int32 // indexes into all
-	ranked []int32 // best first, at most explained
+	ranked []place // best first, at most explained
 	scores []float64
 	column int // scorer at work
 
@@ -72,7 +80,7 @@ type view struct {
 
 func newView() *view { return &view{hasher: newHasher()} }
 
-// look reads every member once.
+// look reads every member once and admits those that are available.
 func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
 	if cap(v.all) < len(members) {
 		v.all = make([]candidate, len(members), len(members)+len(members)/4)
@@ -87,14 +95,23 @@ func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
 		s.refresh(t)
 		c := &v.all[i]
 		*c = candidate{t: t, state: t.m.State(), load: t.m.Load(), page: t.m.Metrics(), slow: t.speed.slow.Load(), share: 1}
-		if c.page != nil {
-			c.stale = bound > 0 && v.now.Sub(c.page.At) > bound
+		if c.page != nil && v.now.Sub(c.page.At) > bound {
+			c.stale = t.m.Stale() // the pool's bound is this one or longer
 		}
-		s.size(t, c.page, p.index, len(members))
-		if c.state == pool.Returning {
+		if t.sized.Load() != c.page {
+			s.size(t, c.page, p.index, len(members))
+		}
+		switch c.state {
+		case pool.Returning:
 			c.share = clamp(t.m.Share(), 0.01, 1)
+			c.weigh()
+		default:
+			c.requests, c.queued, c.context = float64(c.load.Requests), float64(c.load.Queued), float64(c.load.Context)
 		}
-		c.weigh()
+		if c.state != pool.Ready && c.state != pool.Returning {
+			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: c.state.String()}
+			continue
+		}
 		v.alive = append(v.alive, int32(i))
 	}
 }
@@ -185,34 +202,22 @@ func (v *view) meanRequests() float64 {
 func (v *view) rank() {
 	top := v.ranked[:0]
 	for _, i := range v.alive {
-		c := &v.all[i]
-		c.tie = v.random.next()
+		x := place{key: v.all[i].key, tie: uint32(v.random.next()), i: i}
 		if len(top) == explained {
-			if !v.before(c, &v.all[top[explained-1]]) {
+			if !x.before(top[explained-1]) {
 				continue
 			}
 			top = top[:explained-1]
 		}
-		low, high := 0, len(top)
-		for low < high {
-			if mid := (low + high) / 2; v.before(c, &v.all[top[mid]]) {
-				high = mid
-			} else {
-				low = mid + 1
-			}
+		k := len(top)
+		top = append(top, x)
+		for k > 0 && x.before(top[k-1]) {
+			k--
 		}
-		top = append(top, 0)
-		copy(top[low+1:], top[low:])
-		top[low] = i
+		copy(top[k+1:], top[k:])
+		top[k] = x
 	}
 	v.ranked = top
-}
-
-func (v *view) before(a, b *candidate) bool {
-	if a.key != b.key {
-		return a.key > b.key
-	}
-	return a.tie > b.tie
 }
 
 // random is a splitmix64 generator: one word of state, so that a pick takes its
