@@ -7,8 +7,13 @@
 // of it, and every other source compiles to it. What grows by itself (members,
 // usage) is data with a home of its own and never part of it.
 //
+// Left to others: what plug-ins a picker profile may use (package epp, through
+// [Options].Check), reading certificates and members files when they change.
+//
 // Start reading at [Config]; [Load] is the file front end: strict decoding,
 // defaults, validation, errors of the form file:line:col: path: what; hint.
+// The steps are in load.go; tree.go is the only file that knows the YAML
+// library.
 //
 // Field tags are the one place of defaults and bounds: default, enum, min, max;
 // file marks a path (made absolute; "read": this package reads the file itself)

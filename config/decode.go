@@ -38,7 +38,13 @@ type scope struct {
 	file    string // the file tag
 }
 
+// maxProblems bounds what one load reports, and the work for it.
+const maxProblems = 100
+
 func (d *decoder) fail(line, col int, path, what, hint string) {
+	if len(d.problems) >= maxProblems {
+		return
+	}
 	d.problems = append(d.problems, &Problem{File: d.file, Line: line, Col: col, Path: path, What: what, Hint: hint})
 	d.faulty = append(d.faulty, path)
 }
@@ -117,6 +123,9 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 		}
 		f, ok := fieldOf(v.Type(), e.key)
 		if !ok {
+			if len(d.problems) >= maxProblems {
+				continue
+			}
 			d.fail(e.line, e.col, path, "unknown key", didYouMean(e.key, names))
 			if meant := closest(e.key, names); meant != "" {
 				d.faulty = append(d.faulty, joinKey(c.path, meant))
@@ -284,7 +293,9 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		return
 	}
 	expanded := text != n.text
-	plain := n.kind != textKind || expanded && !n.quoted
+	// A variable may stand for a number though YAML wants quotes around it
+	// inside braces.
+	plain := n.kind != textKind || expanded
 	wrong := func(hint string) {
 		d.failNode(n, c.path, fmt.Sprintf("must be %s, not %s", wanted(v.Type()), describe(n)), hint)
 	}
@@ -315,8 +326,12 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		d.failNode(n, c.path, p.What, p.Hint)
 		return
 	}
-	if c.inherit && v.IsZero() && v.Type() == durationType {
-		d.failNode(n, c.path, "must be more than 0", "leave the key out to take the general value")
+	if c.inherit && v.IsZero() && v.CanConvert(reflect.TypeFor[float64]()) {
+		hint := "leave the key out to take the general value"
+		if v.Kind() == reflect.Float64 {
+			hint += ", or write attempts: 1 for no retries"
+		}
+		d.failNode(n, c.path, "must be more than 0", hint)
 	}
 }
 

@@ -41,3 +41,6 @@ var Meanings = meanings
 func Settle(ctx context.Context, events <-chan fsnotify.Event, scan func() bool, changed func()) {
 	settle(ctx, events, nil, scan, changed)
 }
+
+// Scanner is the look of Watch at the files behind path.
+func Scanner(path string) func() bool { w := watched{path: path}; return w.scan }

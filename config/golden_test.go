@@ -82,3 +82,17 @@ func TestGood(t *testing.T) {
 		return map[string]string{"config": strings.ReplaceAll(string(out), dir+"/", "DIR/")}
 	})
 }
+
+func TestDiff(t *testing.T) {
+	golden.Run(t, "testdata/diff/*.txtar", func(t *testing.T, c *golden.Case) map[string]string {
+		parse := func(name string) *config.Config {
+			cfg, err := config.Parse(name, []byte(c.File(t, name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return cfg
+		}
+		lines := config.Diff(parse("old.yaml"), parse("new.yaml"))
+		return map[string]string{"diff": strings.Join(append(lines, ""), "\n")}
+	})
+}

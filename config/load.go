@@ -200,7 +200,13 @@ func (l *loader) sorted() Problems {
 		}
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
-	return slices.CompactFunc(l.problems, func(a, b *Problem) bool { return *a == *b })
+	out := slices.CompactFunc(l.problems, func(a, b *Problem) bool { return *a == *b })
+	if more := len(out) - maxProblems; more > 0 {
+		last := *out[maxProblems]
+		last.Path, last.What, last.Hint = "", fmt.Sprintf("%d more problems from here on", more), "mend the ones above first"
+		out = append(out[:maxProblems], &last)
+	}
+	return out
 }
 
 // Validate checks a complete configuration that did not come from a file; its

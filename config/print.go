@@ -212,7 +212,7 @@ var plainText = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
 // it is plainly a word, and with ${ kept from being expanded.
 func quote(s string) string {
 	switch strings.ToLower(s) {
-	case "true", "false", "null", "yes", "no", "on", "y", "n", "inf", "nan":
+	case "true", "false", "null", "yes", "no", "on", "off", "y", "n", "inf", "nan":
 	default:
 		if plainText.MatchString(s) {
 			return s

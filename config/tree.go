@@ -4,6 +4,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -141,6 +142,7 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 	if len(text) > maxFile {
 		return fail(1, 1, fmt.Sprintf("is larger than %s", Size(maxFile)), "")
 	}
+	text = bytes.TrimPrefix(text, []byte("\xEF\xBB\xBF")) // some editors begin a file with it
 	if line, col, what := checkBytes(text); what != "" {
 		return fail(line, col, what, "save the file as UTF-8 text")
 	}
@@ -154,7 +156,11 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 		var at yaml.Error
 		if errors.As(err, &at) && at.GetToken() != nil {
 			pos := at.GetToken().Position
-			return fail(pos.Line, max(pos.Column, 1), "is not valid YAML: "+firstLine(at.GetMessage()), "")
+			hint := ""
+			if strings.Contains(lineAt(text, pos.Line), "${") {
+				hint = `inside { } and [ ] a variable must be in quotes: "${NAME}"`
+			}
+			return fail(pos.Line, max(pos.Column, 1), "is not valid YAML: "+firstLine(at.GetMessage()), hint)
 		}
 		return fail(1, 1, "is not valid YAML", "")
 	}
@@ -184,6 +190,16 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 		return nil, b.problems
 	}
 	return root, nil
+}
+
+// lineAt is the text of a line, counted from 1.
+func lineAt(text []byte, n int) string {
+	for line := range strings.Lines(string(text)) {
+		if n--; n == 0 {
+			return line
+		}
+	}
+	return ""
 }
 
 func firstLine(s string) string { s, _, _ = strings.Cut(s, "\n"); return s }
@@ -255,7 +271,9 @@ type builder struct {
 
 func (b *builder) fail(n ast.Node, what, hint string) *node {
 	line, col := position(n)
-	b.problems = append(b.problems, &Problem{Line: line, Col: col, What: what, Hint: hint})
+	if len(b.problems) == 0 { // what follows the first is mostly its consequence
+		b.problems = Problems{{Line: line, Col: col, What: what, Hint: hint}}
+	}
 	return &node{kind: nullKind, line: line, col: col, size: 1}
 }
 
@@ -264,7 +282,7 @@ func (b *builder) build(n ast.Node, depth int) *node {
 		return b.fail(n, fmt.Sprintf("is nested more than %d levels deep", maxDepth), "")
 	}
 	if len(b.problems) > 0 {
-		return &node{size: 1} // the first problem of this kind is enough
+		return &node{size: 1}
 	}
 	var out *node
 	switch n := n.(type) {

@@ -21,10 +21,13 @@ type validator struct {
 }
 
 func (v *validator) fail(path, what, hint string) {
-	if !v.skip(path) {
+	if !v.full() && !v.skip(path) {
 		v.problems = append(v.problems, &Problem{Path: path, What: what, Hint: hint})
 	}
 }
+
+// full says that enough is reported already.
+func (v *validator) full() bool { return len(v.problems) >= maxProblems }
 
 func (v *validator) all() {
 	v.bounds(reflect.ValueOf(v.c).Elem(), "", false)
@@ -149,7 +152,7 @@ func (v *validator) timeouts(path string, t Timeouts) {
 // dangling complains about a reference to nothing, unless the list that it
 // points into could not be read.
 func (v *validator) dangling(path, list, what, name string, names []string) {
-	if v.skip(list) {
+	if v.full() || v.skip(list) {
 		return
 	}
 	v.fail(path, fmt.Sprintf("there is no %s %q", what, name), didYouMean(name, names))
@@ -321,6 +324,9 @@ func (v *validator) sameMatch(path string, r *Route, same map[string]string) {
 	}
 	for _, l := range orAll(r.Listeners) {
 		for _, h := range orAll(r.Hosts) {
+			if len(same) > maxKeys {
+				return // far more than a person writes
+			}
 			key := strconv.Quote(l) + strconv.Quote(h) + r.PathPrefix
 			if first, ok := same[key]; ok && first != path {
 				v.fail(path, "matches the same listener, host and path as "+first, "join them, or let them differ in host or pathPrefix")

@@ -93,15 +93,16 @@ func (v *validator) listeners() {
 		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]`)
 	}
 	type open struct{ path, address string }
-	var opened []open
+	opened := map[string][]open{} // by port
 	claim := func(path, address string) {
-		for _, o := range opened {
+		_, port, _ := net.SplitHostPort(address)
+		for _, o := range opened[port] {
 			if collide(o.address, address) {
 				v.fail(path, fmt.Sprintf("%q is taken by %s (%q)", address, o.path, o.address), "choose another port")
 				break
 			}
 		}
-		opened = append(opened, open{path, address})
+		opened[port] = append(opened[port], open{path, address})
 	}
 	seen := map[string]string{}
 	for i := range v.c.Listeners {

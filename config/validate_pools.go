@@ -50,7 +50,7 @@ func (v *validator) pools() {
 				v.fail(path+".probe.path", what, hint)
 			}
 		}
-		if name := p.Picker.Profile; !slices.Contains(pickers, name) && (!v.skip("pickers") || slices.Contains(BuiltinPickers(), name)) {
+		if name := p.Picker.Profile; !v.full() && !slices.Contains(pickers, name) && (!v.skip("pickers") || slices.Contains(BuiltinPickers(), name)) {
 			v.fail(path+".picker.profile", fmt.Sprintf("there is no picker %q", name), didYouMean(name, pickers))
 		}
 		twice := map[string]string{}
@@ -88,6 +88,9 @@ func (v *validator) members(path string, m *Members) {
 			v.fail(path+".dns", what, hint)
 		}
 	}
+	if v.full() {
+		return
+	}
 	for _, p := range checkMembers(m.Static) {
 		v.fail(joinPath(path+".static", p.Path), p.What, p.Hint)
 	}
@@ -98,6 +101,9 @@ func checkMembers(list []Member) Problems {
 	var out Problems
 	seen := map[string]int{}
 	for i := range list {
+		if len(out) >= maxProblems {
+			break
+		}
 		at := joinIndex("", i)
 		if what, hint := checkAddress(list[i].Address, false); what != "" {
 			out = append(out, &Problem{Path: at, What: what, Hint: hint})
