@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +53,20 @@ func quiet(c *cobra.Command) *cobra.Command {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%w; try %s --help", err, c.CommandPath())
 	})
-	if args := c.Args; args != nil {
+	if c.HasSubCommands() && !c.Runnable() {
+		c.Args = func(c *cobra.Command, a []string) error {
+			if len(a) == 0 {
+				return nil
+			}
+			hint := c.CommandPath() + " --help lists the commands"
+			if near := c.SuggestionsFor(a[0]); len(near) > 0 {
+				hint = "did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return usageError("there is no command %q; %s", a[0], hint)
+		}
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		c.SuggestionsMinimumDistance = 2
+	} else if args := c.Args; args != nil {
 		c.Args = func(c *cobra.Command, a []string) error {
 			if err := args(c, a); err != nil {
 				return usageError("%w; try %s --help", err, c.CommandPath())
@@ -96,10 +110,10 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 			}
 			if output == "json" {
 				if err := printJSON(c.OutOrStdout(), struct {
-					File     string          `json:"file"`
-					Valid    bool            `json:"valid"`
-					Problems config.Problems `json:"problems"`
-				}{file, err == nil, append(config.Problems{}, problems...)}); err != nil {
+					File     string        `json:"file"`
+					Valid    bool          `json:"valid"`
+					Problems []jsonProblem `json:"problems"`
+				}{file, err == nil, jsonProblems(problems)}); err != nil {
 					return err
 				}
 			} else {
@@ -119,6 +133,24 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 	configFlag(c, &file)
 	outputFlag(c, &output, "text")
 	return quiet(c)
+}
+
+// jsonProblem is a config.Problem as JSON.
+type jsonProblem struct {
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"`
+	Col  int    `json:"col,omitempty"`
+	Path string `json:"path"`
+	What string `json:"what"`
+	Hint string `json:"hint,omitempty"`
+}
+
+func jsonProblems(problems config.Problems) []jsonProblem {
+	list := make([]jsonProblem, len(problems))
+	for i, p := range problems {
+		list[i] = jsonProblem(*p)
+	}
+	return list
 }
 
 func configFlag(c *cobra.Command, file *string) {

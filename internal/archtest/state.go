@@ -13,15 +13,17 @@ import (
 // functions, values carried in a context, and package-level variables that
 // may change. Variables of tests are not looked at.
 //
-// A variable passes when it is a guard (var _ I = …), an error sentinel, a
-// compiled regular expression, an embedded file, a table (an unexported
-// composite literal of array, slice or map that nothing in the package writes
-// to), or when allow names it as "dir.name".
+// A variable passes when nothing in the package assigns to it and it is a guard
+// (var _ I = …), an error sentinel, a compiled regular expression, a reflected
+// type, a metric's description, an embedded file, a sync.Pool (which holds
+// nothing that can be told from new), or a table (an unexported composite
+// literal of array, slice or map whose address is not taken); or when allow
+// names it as "dir.name".
 func HiddenState(m *Module, allow Allow) []Violation {
 	var vs []Violation
 	used := map[string]bool{}
 	for _, p := range m.Packages {
-		written := writes(p.Code())
+		assigned, addressed := writes(p.Code())
 		for _, f := range p.Files {
 			vs = append(vs, initsAndValues(m, f)...)
 			if f.Test {
@@ -38,7 +40,7 @@ func HiddenState(m *Module, allow Allow) []Violation {
 						continue
 					}
 					for i, name := range v.Names {
-						if !constant(name.Name, v, i, written) && !allow.has(p.Dir+"."+name.Name, used) {
+						if !constant(name.Name, v, i, assigned, addressed) && !allow.has(p.Dir+"."+name.Name, used) {
 							vs = append(vs, Violation{m.at(name), "variable " + name.Name + " is package-level state"})
 						}
 					}
@@ -70,32 +72,49 @@ func initsAndValues(m *Module, f *File) []Violation {
 }
 
 // constant says whether the i-th variable of v stays what it is.
-func constant(name string, v *ast.ValueSpec, i int, written map[string]bool) bool {
+func constant(name string, v *ast.ValueSpec, i int, assigned, addressed map[string]bool) bool {
 	if name == "_" {
 		return true
 	}
-	if written[name] || i >= len(v.Values) {
+	if assigned[name] {
 		return false
+	}
+	if i >= len(v.Values) {
+		return isPool(v.Type)
 	}
 	switch x := v.Values[i].(type) {
 	case *ast.CallExpr:
-		sel, ok := x.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return false
-		}
-		switch selector(sel) {
+		switch callee(x.Fun) {
 		case "errors.New", "fmt.Errorf":
 			return strings.HasPrefix(name, "err") || strings.HasPrefix(name, "Err")
-		case "regexp.MustCompile":
+		case "regexp.MustCompile", "reflect.TypeFor", "reflect.TypeOf", "prometheus.NewDesc":
 			return true
 		}
+	case *ast.UnaryExpr:
+		lit, ok := x.X.(*ast.CompositeLit)
+		return ok && isPool(lit.Type)
 	case *ast.CompositeLit:
 		switch x.Type.(type) {
 		case *ast.ArrayType, *ast.MapType:
-			return !ast.IsExported(name)
+			return !ast.IsExported(name) && !addressed[name]
 		}
+		return isPool(x.Type)
 	}
 	return false
+}
+
+// isPool says whether the type is sync.Pool.
+func isPool(t ast.Expr) bool { return t != nil && callee(t) == "sync.Pool" }
+
+// callee is pkg.Name, also of a generic function with its types.
+func callee(e ast.Expr) string {
+	if x, ok := e.(*ast.IndexExpr); ok {
+		e = x.X
+	}
+	if sel, ok := e.(*ast.SelectorExpr); ok {
+		return selector(sel)
+	}
+	return ""
 }
 
 func embedded(g *ast.GenDecl, v *ast.ValueSpec) bool {
@@ -113,11 +132,11 @@ func embedded(g *ast.GenDecl, v *ast.ValueSpec) bool {
 }
 
 // writes are the names that some statement of the files assigns to, changes in
-// part, deletes from or takes the address of. It does not know scopes, so a
-// local variable of the same name counts too: rename one of them.
-func writes(files []*File) map[string]bool {
-	w := map[string]bool{}
-	mark := func(e ast.Expr) {
+// part or deletes from, and those whose address it takes. It does not know
+// scopes, so a local variable of the same name counts too: rename one of them.
+func writes(files []*File) (assigned, addressed map[string]bool) {
+	assigned, addressed = map[string]bool{}, map[string]bool{}
+	mark := func(w map[string]bool, e ast.Expr) {
 		if id := rootIdent(e); id != nil {
 			w[id.Name] = true
 		}
@@ -130,23 +149,23 @@ func writes(files []*File) map[string]bool {
 					return true
 				}
 				for _, e := range n.Lhs {
-					mark(e)
+					mark(assigned, e)
 				}
 			case *ast.IncDecStmt:
-				mark(n.X)
+				mark(assigned, n.X)
 			case *ast.UnaryExpr:
 				if n.Op == token.AND {
-					mark(n.X)
+					mark(addressed, n.X)
 				}
 			case *ast.CallExpr:
 				if id, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && (id.Name == "delete" || id.Name == "clear") {
-					mark(n.Args[0])
+					mark(assigned, n.Args[0])
 				}
 			}
 			return true
 		})
 	}
-	return w
+	return assigned, addressed
 }
 
 // rootIdent is the variable at the root of x, x[i], x.f, *x.
