@@ -60,7 +60,7 @@ func (x *exchange) replyInStream(e *llm.Error) {
 	if !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
 		return
 	}
-	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
+	x.writeDeadline(time.Now())
 	event := e.StreamError(x.op, x.record.RequestID)
 	if x.midEvent {
 		event = append([]byte("\n\n"), event...) // end the half event, or it would swallow this one
@@ -92,7 +92,6 @@ func (x *exchange) answer(status int, body []byte) {
 	h.Set(requestIDHeader, x.record.RequestID)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	x.record.Status, x.sent = status, true
-	x.ctl.SetWriteDeadline(time.Now().Add(30 * time.Second))
 	x.w.WriteHeader(status)
 	if x.r.Method != http.MethodHead {
 		n, _ := x.w.Write(body)
