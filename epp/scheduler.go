@@ -146,6 +146,7 @@ func (s *Scheduler) Pick(ctx context.Context, r *Request) (*Result, error) {
 func (s *Scheduler) decide(v *view, p *Profile) {
 	v.look(s, p, s.roster().members)                 // every member, read once
 	v.prefix(s.index, p.index.blocks, s.tick(v.now)) // what each holds of the prompt
+	v.count()                                        // what each is doing at this moment
 	v.admit()                                        // available, in the subset, not tried
 	for _, f := range p.filters {
 		if len(v.alive) == 0 {
@@ -156,7 +157,7 @@ func (s *Scheduler) decide(v *view, p *Profile) {
 	v.bind(s, p)
 	v.score(p)
 	p.picker.key(v)
-	v.rank()
+	v.rank(p.picker.max)
 }
 
 // begin readies v for a request. A dry run sees the random numbers and the turn
