@@ -82,17 +82,17 @@ type view struct {
 
 func newView() *view { return &view{hasher: newHasher()} }
 
-// look reads every member once, but for its load (see count), and admits those
-// that are available.
-func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
+// look reads every member once, but for its load (see count), and finds what
+// each holds of the prompt.
+func (v *view) look(s *Scheduler, p *Profile) {
+	members := s.roster().members
 	if cap(v.all) < len(members) {
 		v.all = make([]candidate, len(members), len(members)+len(members)/4)
 	}
 	if n := len(members); len(v.all) > n {
 		clear(v.all[n:]) // holds no member that has left
 	}
-	v.all, v.alive, v.ranked = v.all[:len(members)], v.alive[:0], v.ranked[:0]
-	v.saturated, v.emptied = false, ""
+	v.all = v.all[:len(members)]
 	bound := s.pool.Config().Metrics.Stale.D()
 	for i, t := range members {
 		s.refresh(t)
@@ -107,23 +107,23 @@ func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
 		if c.state == pool.Returning {
 			c.share = clamp(t.m.Share(), 0.01, 1)
 		}
-		if c.state != pool.Ready && c.state != pool.Returning {
-			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: c.state.String()}
-			continue
-		}
-		v.alive = append(v.alive, int32(i))
 	}
+	v.prefix(s.index, p.index.blocks, s.tick(v.now))
+	v.bind(s, p)
 }
 
 // count reads the loads, once each and after everything that may have to wait
-// for a lock: of picks at the same time each sees what the others have charged.
+// for a lock, so that of picks at the same time each sees what the others have
+// charged; and admits those that are available.
 //
-// Those of a returning member are weighed: (n+1)/share - 1 makes an idle one
-// with a share of a tenth look like one with nine requests, and balances at a
-// tenth of the others' load.
+// The counts of a returning member are weighed: (n+1)/share - 1 makes an idle
+// one with a share of a tenth look like one with nine requests, and balances at
+// a tenth of the others' load.
 func (v *view) count() {
+	v.alive, v.ranked, v.saturated, v.emptied = v.alive[:0], v.ranked[:0], false, ""
 	for i := range v.all {
 		c := &v.all[i]
+		c.fell, c.refusedBy, c.why = 0, "", why{}
 		c.load = c.t.m.Load()
 		c.requests, c.queued, c.context = float64(c.load.Requests), float64(c.load.Queued), float64(c.load.Context)
 		if c.share < 1 {
@@ -131,6 +131,11 @@ func (v *view) count() {
 			c.queued /= c.share
 			c.context /= c.share
 		}
+		if c.state != pool.Ready && c.state != pool.Returning {
+			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: c.state.String()}
+			continue
+		}
+		v.alive = append(v.alive, int32(i))
 	}
 }
 
