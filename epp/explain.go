@@ -57,9 +57,9 @@ type Candidate struct {
 	Missing       []string  `json:"missing,omitempty"` // of waiting, running, kvUsage: not on the page
 }
 
-// ring keeps the newest picks. Its storage is reused: a row is 160 bytes and
-// eight per scorer, a pick has at most 64 rows, so 1024 picks take at most 12
-// MiB with three scorers, and 2 MiB in a pool of ten.
+// ring keeps the newest picks. Its storage is reused: a row is 200 bytes and
+// eight per scorer, a pick has at most 64 rows, so 1024 picks take at most 15
+// MiB with three scorers, and 2.5 MiB in a pool of ten.
 type ring struct {
 	records []record
 	next    atomic.Uint64 // number of the next pick
@@ -97,6 +97,7 @@ type record struct {
 
 type row struct {
 	address, refusedBy    string
+	rank                  place
 	why                   why
 	state                 pool.State
 	metrics               freshness
@@ -146,6 +147,7 @@ func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
 	}
 	for _, at := range v.ranked {
 		rec.add(&v.all[at.i])
+		rec.rows[len(rec.rows)-1].rank = at
 		for k := range p.scorers {
 			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
 		}
@@ -179,7 +181,7 @@ func (rec *record) explanation(poolName string) *Explanation {
 		Columns: slices.Clone(rec.profile.columns), Omitted: rec.members - len(rec.rows),
 	}
 	columns := len(e.Columns)
-	for i := range rec.rows {
+	for _, i := range rec.order() {
 		w := &rec.rows[i]
 		c := Candidate{
 			Endpoint: w.address, State: w.state.String(), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
@@ -196,6 +198,28 @@ func (rec *record) explanation(poolName string) *Explanation {
 		e.Candidates = append(e.Candidates, c)
 	}
 	return e
+}
+
+// order is that of the rows for a reader: best first, the refused last.
+func (rec *record) order() []int {
+	order := make([]int, len(rec.rows))
+	ranked := 0
+	for i := range order {
+		order[i] = i
+		if rec.rows[i].refusedBy == "" {
+			ranked++ // the refused were added after all of these
+		}
+	}
+	slices.SortFunc(order[:ranked], func(a, b int) int {
+		switch x, y := rec.rows[a].rank, rec.rows[b].rank; {
+		case x.before(y):
+			return -1
+		case y.before(x):
+			return 1
+		}
+		return 0
+	})
+	return order
 }
 
 // The gauges of a row by their names in JSON.

@@ -76,7 +76,7 @@ const (
 	stageTried        = "tried"
 )
 
-// admit drops members that may not be picked whatever the profile; [view.look]
+// admit drops members that may not be picked whatever the profile; [view.count]
 // has left out those that are not available.
 func (v *view) admit() {
 	if v.emptiedBy(stageAvailability) {

@@ -225,18 +225,18 @@ func (c *compiler) plugins() *config.Problem {
 		blend.SchedulingProfiles[0].Name = name
 		c.cfg = &blend
 	}
-	table := pluginTable()
+	table, refused := pluginTable(), refusedTypes()
 	for i, p := range c.cfg.Plugins {
 		path := fmt.Sprintf("plugins[%d]", i)
 		if p.Type == "" {
 			return problem(path+".type", "is missing", "name the plug-in's type")
 		}
+		if hint, ok := refused[p.Type]; ok {
+			return problem(path+".type", fmt.Sprintf("plug-in type %q is not supported", p.Type), hint)
+		}
 		row, ok := table[p.Type]
 		if !ok {
 			return problem(path+".type", fmt.Sprintf("plug-in type %q is not known", p.Type), nearest(p.Type, table))
-		}
-		if row.refused != "" {
-			return problem(path+".type", fmt.Sprintf("plug-in type %q is not supported", p.Type), row.refused)
 		}
 		name := p.Name
 		if name == "" {
@@ -247,9 +247,7 @@ func (c *compiler) plugins() *config.Problem {
 		}
 		params := &params{path: path + ".parameters", tree: p.Parameters}
 		b := built{name: name, kind: p.Type}
-		if row.build != nil {
-			row.build(params, &b)
-		}
+		row.build(params, &b)
 		if problem := params.finish(); problem != nil {
 			return problem
 		}

@@ -4,6 +4,7 @@
 package epp_test
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -62,22 +63,26 @@ func TestBuiltins(t *testing.T) {
 	}
 }
 
+// FuzzCompile feeds trees as a decoder gives them; JSON stands for YAML, whose
+// decoder is not under test here.
 func FuzzCompile(f *testing.F) {
 	for _, name := range epp.Builtins() {
 		cfg, _ := epp.Builtin(name)
-		text, err := yaml.Marshal(cfg)
+		text, err := json.Marshal(cfg)
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(string(text))
 	}
-	f.Add("plugins: [{type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: 5}], fallbackOnEmpty: true}}]")
-	f.Add("plugins: [{type: label-selector-filter, parameters: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}}]")
-	f.Add("plugins: [{type: session-affinity-scorer, parameters: {strategy: session_id, sessionIdConfig: {sources: [{cookie: c}]}}}]")
-	f.Add("plugins: [{type: concurrency-detector, parameters: {maxConcurrency: \"7\", headroom: .inf}}]")
+	f.Add(`{"plugins": [{"type": "utilization-filter", "parameters": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}], "fallbackOnEmpty": true}}]}`)
+	f.Add(`{"plugins": [{"type": "label-selector-filter", "parameters": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}}]}`)
+	f.Add(`{"plugins": [{"type": "session-affinity-scorer", "parameters": {"strategy": "session_id", "sessionIdConfig": {"sources": [{"cookie": "c"}]}}}]}`)
+	f.Add(`{"plugins": [{"type": "concurrency-detector", "parameters": {"maxConcurrency": "7", "headroom": 1e300}}]}`)
+	f.Add(`{"plugins": [{"type": "weighted-random-picker", "parameters": {"maxNumOfEndpoints": 9}}, {"type": "queue-scorer"}, {"name": "x", "type": "prefix-cache-scorer"}]}`)
+	f.Add(`{"dataLayer": {"sources": [{"pluginRef": "a", "extractors": [{"pluginRef": "b"}]}]}, "plugins": [{"name": "a", "type": "metrics-data-source"}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		cfg := &config.EndpointPickerConfig{}
-		if yaml.UnmarshalWithOptions([]byte(text), cfg, yaml.Strict()) != nil {
+		if json.Unmarshal([]byte(text), cfg) != nil {
 			return
 		}
 		profile, err := epp.Compile(cfg)
