@@ -30,6 +30,7 @@ func startProcess(ctx context.Context, name, dir, address string, argv []string)
 	p := &process{name: name, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), stderr: &tail{}, exited: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stderr = p.stderr
+	p.cmd.WaitDelay = time.Second // for children that keep standard error open
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("bench: start %s: %w", name, err)
 	}
@@ -56,9 +57,16 @@ func startProcess(ctx context.Context, name, dir, address string, argv []string)
 	return nil, fmt.Errorf("bench: %s does not listen at %s: %s", name, address, p.stderr)
 }
 
+// stop asks first, so that a program with children (nginx) ends them, and does
+// not wait for a drain.
 func (p *process) stop() {
-	p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-p.exited:
+	case <-time.After(2 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
 }
 
 // tail keeps the last bytes written to it.
