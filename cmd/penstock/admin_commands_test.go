@@ -213,7 +213,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestReferenceNamesEveryCommandAndFlag(t *testing.T) {
-	out, _, code := penstock(t, "", "docs")
+	out, _, code := penstock(t, "", "docs", "cli")
 	if code != 0 {
 		t.Fatalf("penstock docs: exit %d", code)
 	}
