@@ -43,9 +43,10 @@ too_large() {
   { printf '{"model": "%s", "messages": [{"role": "user", "content": "' "$MODEL"; head -c 2097152 /dev/zero | tr '\0' x; printf '"}]}'; } >"$work/large"
   send 413 /chat/completions "@$work/large" && has '"error"'
 }
+# The answer would take 20 s.
 cancel() {
   curl -sSN --max-time 1 -o "$work/body" -H 'content-type: application/json' --data-binary \
-    "{\"model\": \"$MODEL\", \"max_tokens\": 20000, \"stream\": true, $messages}" "$GATEWAY_URL/chat/completions" 2>/dev/null
+    "{\"model\": \"$MODEL\", \"max_tokens\": 20000, \"ignore_eos\": true, \"stream\": true, $messages}" "$GATEWAY_URL/chat/completions" 2>/dev/null
   local code=$?
   [ $code = 28 ] || { echo "curl ends with $code; its time limit (28) was to cut the stream"; return 1; }
   has '^data: ' || return 1
