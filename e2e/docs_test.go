@@ -231,6 +231,19 @@ func (s *session) start(at, line string) {
 	})
 }
 
+// TestExampleFilesAreValid checks every file of examples/.
+func TestExampleFilesAreValid(t *testing.T) {
+	files, err := filepath.Glob("../examples/*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d examples (%v)", len(files), err)
+	}
+	for _, file := range files {
+		if out, err := exec.Command(filepath.Join(binDir, "penstock"), "check", "-c", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
+	}
+}
+
 // TestGeneratedPages compares the pages that the binary prints with those that
 // are committed.
 func TestGeneratedPages(t *testing.T) {

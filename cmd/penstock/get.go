@@ -219,6 +219,15 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 		if m.Share < 1 && state == "returning" {
 			state = fmt.Sprintf("%s (%.0f%%)", state, 100*m.Share)
 		}
+		if m.Reason != "" {
+			state += " (" + m.Reason + ")"
+		}
+		if len(m.Missing) > 0 {
+			metrics += ", lacks " + strings.Join(m.Missing, " ")
+		}
+		if m.Scrape != "" {
+			metrics += " (" + m.Scrape + ")"
+		}
 		hits := "-"
 		if x.PrefixHits != nil && x.PrefixQueries != nil && *x.PrefixQueries > 0 {
 			hits = fmt.Sprintf("%.0f%%", 100**x.PrefixHits / *x.PrefixQueries)
