@@ -105,8 +105,8 @@ fuzz: prerequisites ## run every fuzz target for FUZZTIME (default 30s)
 
 .PHONY: docs
 docs: build ## write the reference pages in docs/ from the binary
-	bin/penstock docs > docs/cli.md
-	@if bin/penstock docs config > .cache/config.md 2>/dev/null; then mv .cache/config.md docs/config.md; fi
+	bin/penstock docs cli > docs/cli.md
+	bin/penstock docs config > docs/config.md
 
 .PHONY: prerequisites
 prerequisites:

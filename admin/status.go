@@ -4,6 +4,8 @@
 package admin
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	"github.com/penstock/penstock/pool"
@@ -56,9 +58,10 @@ type PoolStatus struct {
 	Engine    string         `json:"engine"`
 	Protocol  string         `json:"protocol"`
 	Profile   string         `json:"profile"`
-	Source    string         `json:"source"`              // static, dns or file
-	Discovery string         `json:"discovery,omitempty"` // what is wrong with the source; empty: nothing
-	Requests  int64          `json:"requests"`            // in flight on all members
+	Source    string         `json:"source"`                   // static, dns or file, with its address
+	Discovery string         `json:"discoveryError,omitempty"` // why the last good members stay; empty: they are new
+	Scraping  float64        `json:"scrapeIntervalSeconds"`    // in force; 0: members are not scraped
+	Requests  int64          `json:"requests"`                 // in flight on all members
 	Status    []MemberStatus `json:"memberStatus"`
 }
 
@@ -67,27 +70,32 @@ type MemberStatus struct {
 	Pool     string            `json:"pool"`
 	Address  string            `json:"address"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	State    string            `json:"state"` // ready, returning, ejected, down
-	Share    float64           `json:"share"` // of its fair load; below 1 while returning
+	State    string            `json:"state"`            // ready, returning, ejected, down
+	Reason   string            `json:"reason,omitempty"` // of ejected or down
+	Until    time.Time         `json:"until,omitzero"`   // end of the time out
+	Share    float64           `json:"share"`            // of its fair load; below 1 while returning
+	Epoch    uint64            `json:"epoch"`            // restarts seen
 	Requests int64             `json:"requests"`
 	Queued   int64             `json:"queuedTokens"`
 	Context  int64             `json:"contextTokens"`
-	Metrics  *MemberMetrics    `json:"metrics"` // null: never scraped
+	Metrics  *MemberMetrics    `json:"metrics"`               // null: never scraped
+	Missing  []string          `json:"missing,omitempty"`     // signals that its page should have and lacks
+	Scrape   string            `json:"scrapeError,omitempty"` // of the last try
 }
 
 // MemberMetrics is the member's last good page. A value that the page lacks is
 // null: missing is not zero.
 type MemberMetrics struct {
-	At            time.Time `json:"at"`
-	Stale         bool      `json:"stale"`
-	Waiting       *float64  `json:"waiting"`
-	Running       *float64  `json:"running"`
-	KVUsage       *float64  `json:"kvUsage"`
-	BlockSize     *int      `json:"blockSize"`
-	Blocks        *int      `json:"blocks"`
-	PrefixQueries *float64  `json:"prefixQueryTokens"`
-	PrefixHits    *float64  `json:"prefixHitTokens"`
-	Adapters      []string  `json:"adapters,omitempty"`
+	Age           float64  `json:"ageSeconds"`
+	Stale         bool     `json:"stale"`
+	Waiting       *float64 `json:"waiting"`
+	Running       *float64 `json:"running"`
+	KVUsage       *float64 `json:"kvUsage"`
+	BlockSize     *int     `json:"blockSize"`
+	Blocks        *int     `json:"blocks"`
+	PrefixQueries *float64 `json:"prefixQueryTokens"`
+	PrefixHits    *float64 `json:"prefixHitTokens"`
+	Adapters      []string `json:"adapters,omitempty"`
 }
 
 // ModelStatus is one name that clients may ask for.
@@ -107,76 +115,44 @@ type TargetStatus struct {
 
 // StatusOf reads a pool.
 func StatusOf(p *pool.Pool) PoolStatus {
-	cfg := p.Config()
+	cfg, now := p.Config(), p.Status()
 	s := PoolStatus{
-		PoolSummary: PoolSummary{Name: cfg.Name},
+		PoolSummary: PoolSummary{Name: now.Name, Members: len(now.Members)},
 		Engine:      string(cfg.Engine),
 		Protocol:    string(cfg.Protocol),
 		Profile:     cfg.Picker.Profile,
-		Source:      "static",
+		Source:      strings.TrimSpace(now.Discovery.Source + " " + cmp.Or(cfg.Members.DNS, cfg.Members.File)),
+		Discovery:   now.Discovery.LastError,
+		Scraping:    now.Scraping.Interval,
 	}
-	switch {
-	case cfg.Members.DNS != "":
-		s.Source = "dns " + cfg.Members.DNS
-	case cfg.Members.File != "":
-		s.Source = "file " + cfg.Members.File
-	}
-	for _, m := range p.Snapshot().Members {
-		ms := memberStatus(cfg.Name, m)
-		s.Status = append(s.Status, ms)
-		s.Members++
-		s.Requests += ms.Requests
-		if m.Available() {
+	for i := range now.Members {
+		m := memberStatus(now.Name, &now.Members[i])
+		s.Status = append(s.Status, m)
+		s.Requests += m.Requests
+		if m.State == pool.Ready.String() || m.State == pool.Returning.String() {
 			s.Ready++
 		}
 	}
 	return s
 }
 
-func memberStatus(poolName string, m *pool.Member) MemberStatus {
-	load := m.Load()
+func memberStatus(poolName string, m *pool.MemberStatus) MemberStatus {
 	s := MemberStatus{
-		Pool: poolName, Address: m.Address(), Labels: m.Labels(),
-		State: stateName(m.State()), Share: m.Share(),
-		Requests: load.Requests, Queued: load.Queued, Context: load.Context,
+		Pool: poolName, Address: m.Address, Labels: m.Labels,
+		State: m.State, Reason: m.Reason, Until: m.Until, Share: m.Share, Epoch: m.Epoch,
+		Requests: m.Load.Requests, Queued: m.Load.Queued, Context: m.Load.Context,
+		Missing: m.Missing, Scrape: m.ScrapeError,
 	}
-	if x := m.Metrics(); x != nil {
-		s.Metrics = metricsOf(x, m.Stale())
+	if x := m.Metrics; x != nil {
+		s.Metrics = &MemberMetrics{
+			Age: m.Age, Stale: m.Knowledge == "stale",
+			Waiting: x.Waiting, Running: x.Running, KVUsage: x.KVUsage,
+			BlockSize: x.BlockSize, Blocks: x.NumBlocks,
+			PrefixQueries: x.PrefixQueries, PrefixHits: x.PrefixHits,
+		}
+		if x.LoRA != nil {
+			s.Metrics.Adapters = x.LoRA.Running
+		}
 	}
 	return s
-}
-
-func metricsOf(x *pool.Metrics, stale bool) *MemberMetrics {
-	return &MemberMetrics{
-		At: x.At, Stale: stale,
-		Waiting:       present(x, pool.HasWaiting, x.Waiting),
-		Running:       present(x, pool.HasRunning, x.Running),
-		KVUsage:       present(x, pool.HasKVUsage, x.KVUsage),
-		BlockSize:     present(x, pool.HasCacheConfig, x.BlockSize),
-		Blocks:        present(x, pool.HasCacheConfig, x.NumBlocks),
-		PrefixQueries: present(x, pool.HasPrefix, x.PrefixQueries),
-		PrefixHits:    present(x, pool.HasPrefix, x.PrefixHits),
-		Adapters:      x.LoRA.Running,
-	}
-}
-
-func present[T any](x *pool.Metrics, s pool.Signals, v T) *T {
-	if x.Has&s == 0 {
-		return nil
-	}
-	return &v
-}
-
-func stateName(s pool.State) string {
-	switch s {
-	case pool.Ready:
-		return "ready"
-	case pool.Returning:
-		return "returning"
-	case pool.Ejected:
-		return "ejected"
-	case pool.Down:
-		return "down"
-	}
-	return "unknown"
 }

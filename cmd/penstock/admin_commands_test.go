@@ -68,7 +68,7 @@ func fakeAdmin(t *testing.T) (address string) {
 				Engine: "vllm", Protocol: "http", Profile: "default", Source: "dns llama:8000", Discovery: "no such host",
 				Status: []admin.MemberStatus{
 					{Pool: "llama", Address: "10.0.0.1:8000", State: "returning", Share: .4, Requests: 4, Queued: 100, Metrics: &admin.MemberMetrics{Waiting: &one, KVUsage: &half, PrefixHits: &half, PrefixQueries: &one}},
-					{Pool: "llama", Address: "10.0.0.2:8000", State: "ejected", Share: 1},
+					{Pool: "llama", Address: "10.0.0.2:8000", State: "ejected", Reason: "refused", Share: 1, Missing: []string{"kvUsage"}, Scrape: "timeout"},
 				},
 			}}
 		},
@@ -108,9 +108,9 @@ POOL   MEMBERS  READY  IN FLIGHT  ENGINE  PROTOCOL  PROFILE  SOURCE
 llama  2        1      4          vllm    http      default  dns llama:8000 (no such host)
 `},
 		{"get members --pool llama", `
-POOL   MEMBER         STATE            IN FLIGHT  QUEUED TOKENS  WAITING  RUNNING  KV   PREFIX HITS  METRICS
-llama  10.0.0.1:8000  returning (40%)  4          100            1        -        50%  50%          fresh
-llama  10.0.0.2:8000  ejected          0          0              -        -        -    -            unknown
+POOL   MEMBER         STATE              IN FLIGHT  QUEUED TOKENS  WAITING  RUNNING  KV   PREFIX HITS  METRICS
+llama  10.0.0.1:8000  returning (40%)    4          100            1        -        50%  50%          fresh
+llama  10.0.0.2:8000  ejected (refused)  0          0              -        -        -    -            unknown, lacks kvUsage (timeout)
 `},
 		{"get models", `
 MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS
@@ -213,7 +213,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestReferenceNamesEveryCommandAndFlag(t *testing.T) {
-	out, _, code := penstock(t, "", "docs")
+	out, _, code := penstock(t, "", "docs", "cli")
 	if code != 0 {
 		t.Fatalf("penstock docs: exit %d", code)
 	}

@@ -210,7 +210,7 @@ func checkPickers(file string, cfg *config.Config) config.Problems {
 				problems = append(problems, &config.Problem{
 					File: file, Path: fmt.Sprintf("pools[%d].picker.profile", i),
 					What: fmt.Sprintf("there is no profile %q", name),
-					Hint: "name a built-in profile or an entry of pickers",
+					Hint: "name an entry of pickers or one of " + strings.Join(epp.Builtins(), ", "),
 				})
 			}
 		}

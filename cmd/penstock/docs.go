@@ -10,20 +10,37 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/penstock/penstock/config"
 )
 
-// newDocsCommand prints the reference pages of docs/. The end-to-end tests
+// newDocsCommand prints the generated pages of docs/. The end-to-end tests
 // compare them with what is committed.
 func newDocsCommand() *cobra.Command {
 	return quiet(&cobra.Command{
-		Use:    "docs",
-		Short:  "Print the reference of the command line, Markdown",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return writeReference(c.OutOrStdout(), c.Root())
+		Use:       "docs cli|config",
+		Short:     "Print a page of the reference, Markdown",
+		Hidden:    true,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"cli", "config"},
+		RunE: func(c *cobra.Command, args []string) error {
+			if args[0] == "cli" {
+				return writeReference(c.OutOrStdout(), c.Root())
+			}
+			_, err := io.WriteString(c.OutOrStdout(), configPage())
+			return err
 		},
 	})
+}
+
+// configPage is docs/config.md.
+func configPage() string {
+	return "# Configuration\n\n" +
+		"This page is printed by the binary: `make docs`.\n\n" +
+		"One YAML file, decoded strictly: an unknown key, a dangling or duplicate name, a value without its unit is an error\n" +
+		"with `file:line:col: path: what; hint`. Durations have units (`500ms`, `2s`, `10m`), sizes too (`64KiB`, `32MiB`).\n" +
+		"`${NAME}` in a value is the environment's. `penstock check` validates, `penstock config` prints it with defaults.\n\n" +
+		strings.TrimRight(config.Reference(), "\n") + "\n"
 }
 
 // writeReference prints the page docs/cli.md from the commands below root.
@@ -37,15 +54,12 @@ func writeReference(w io.Writer, root *cobra.Command) error {
 		"| 0 | done |\n" +
 		"| 1 | the answer is no: invalid configuration, gateway not reached, request failed |\n" +
 		"| 2 | wrong flags or arguments, or a file that cannot be read |\n")
-	for _, c := range root.Commands() {
-		if c.Hidden || !c.IsAvailableCommand() || c.Name() == "help" || c.Name() == "completion" {
-			continue
-		}
+	for _, c := range leaves(root) {
 		about := c.Long
 		if about == "" {
 			about = c.Short + "."
 		}
-		fmt.Fprintf(&b, "\n## penstock %s\n\n```\npenstock %s\n```\n\n%s\n", c.Name(), c.Use, indentLists(about))
+		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n\n%s\n", c.CommandPath(), strings.TrimSuffix(c.UseLine(), " [flags]"), indentLists(about))
 		if c.HasAvailableLocalFlags() {
 			b.WriteString("\n| flag | default | meaning |\n|---|---|---|\n")
 			c.LocalFlags().VisitAll(func(f *pflag.Flag) { writeFlag(&b, f) })
@@ -56,6 +70,21 @@ func writeReference(w io.Writer, root *cobra.Command) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// leaves are the commands below c that do something, depth first.
+func leaves(c *cobra.Command) []*cobra.Command {
+	var list []*cobra.Command
+	for _, sub := range c.Commands() {
+		switch {
+		case !sub.IsAvailableCommand() || sub.Name() == "help" || sub.Name() == "completion":
+		case sub.HasSubCommands():
+			list = append(list, leaves(sub)...)
+		default:
+			list = append(list, sub)
+		}
+	}
+	return list
 }
 
 // indentLists makes the indented lines of a help text a block in Markdown.

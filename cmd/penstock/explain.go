@@ -44,7 +44,7 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
 			}
-			a, err := newAdminClient(o.admin)
+			a, err := adminOf(c, o.admin)
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -32,7 +33,16 @@ type adminClient struct {
 }
 
 func adminFlag(c *cobra.Command, address *string) {
-	c.Flags().StringVar(address, "admin", "127.0.0.1:9901", "admin address of the gateway")
+	c.Flags().StringVar(address, "admin", "127.0.0.1:9901", "admin address of the gateway; also by PENSTOCK_ADMIN in the environment")
+}
+
+// adminOf is the client for the flag's address, or for that of the environment
+// when the flag was not given.
+func adminOf(c *cobra.Command, address string) (*adminClient, error) {
+	if env := os.Getenv("PENSTOCK_ADMIN"); env != "" && !c.Flags().Changed("admin") {
+		address = env
+	}
+	return newAdminClient(address)
 }
 
 func newAdminClient(address string) (*adminClient, error) {
@@ -135,7 +145,7 @@ Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
 			}
-			a, err := newAdminClient(o.admin)
+			a, err := adminOf(c, o.admin)
 			if err != nil {
 				return err
 			}
@@ -208,6 +218,15 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 		state := m.State
 		if m.Share < 1 && state == "returning" {
 			state = fmt.Sprintf("%s (%.0f%%)", state, 100*m.Share)
+		}
+		if m.Reason != "" {
+			state += " (" + m.Reason + ")"
+		}
+		if len(m.Missing) > 0 {
+			metrics += ", lacks " + strings.Join(m.Missing, " ")
+		}
+		if m.Scrape != "" {
+			metrics += " (" + m.Scrape + ")"
 		}
 		hits := "-"
 		if x.PrefixHits != nil && x.PrefixQueries != nil && *x.PrefixQueries > 0 {

@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: The Penstock Authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Runs the OpenAI clients for Python, Node and Go, unchanged, against a gateway
-# in front of four simulated servers. Prints a matrix, a line per case.
+# Runs curl and the OpenAI clients for Python, Node and Go, unchanged, against a
+# gateway in front of four simulated servers. Prints a matrix, a line per case.
 #
-#   e2e/sdk/run.sh                     start everything, run all three clients
+#   e2e/sdk/run.sh                     start everything, run all clients
 #   e2e/sdk/run.sh python node         these clients only
 #   GATEWAY_URL=http://…/v1 MODEL=m e2e/sdk/run.sh    against what runs already
 #
@@ -113,6 +113,9 @@ prepare_node() {
 }
 run_node() { node "$cache/node/client.mjs"; }
 
+prepare_curl() { command -v curl >/dev/null || { echo "curl is not installed"; return 1; }; }
+run_curl() { "$here/curl/client.sh"; }
+
 # Without the optimizer the generated client compiles in a third of the time.
 prepare_go() {
   (cd "$here/go" && go build -gcflags='github.com/openai/...=-N -l' -o "$cache/go-client" .) >"$work/prepare" 2>&1 ||
@@ -121,7 +124,7 @@ prepare_go() {
 run_go() { "$cache/go-client"; }
 
 clients=("$@")
-[ ${#clients[@]} -gt 0 ] || clients=(python node go)
+[ ${#clients[@]} -gt 0 ] || clients=(curl python node go)
 failed=0
 ready=()
 for client in "${clients[@]}"; do

@@ -336,7 +336,8 @@ func (t *tester) tooLarge(ctx context.Context) error {
 
 func (t *tester) cancel(ctx context.Context) error {
 	inner, cancel := context.WithCancel(ctx)
-	stream := t.client.Chat.Completions.NewStreaming(inner, t.params(2000))
+	// Twenty seconds of answer: it cannot have ended by itself when it is looked for.
+	stream := t.client.Chat.Completions.NewStreaming(inner, t.params(20000), option.WithJSONSet("ignore_eos", true))
 	for range 3 {
 		if !stream.Next() {
 			cancel()

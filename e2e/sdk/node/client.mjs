@@ -145,7 +145,10 @@ const cases = {
     await refused(OpenAI.APIError, 413, { messages: [{ role: 'user', content: 'x'.repeat(2 << 20) }] });
   },
   async cancel() {
-    const stream = await client.chat.completions.create({ model, messages, max_tokens: 2000, stream: true });
+    // Twenty seconds of answer: it cannot have ended by itself when it is looked for.
+    const stream = await client.chat.completions.create({
+      model, messages, max_tokens: 20_000, stream: true, ignore_eos: true,
+    });
     let i = 0;
     for await (const _ of stream) if (++i === 3) break;
     stream.controller.abort();

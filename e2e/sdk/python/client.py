@@ -157,7 +157,10 @@ def too_large():
 
 
 def cancel():
-    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2000, stream=True)
+    # Twenty seconds of answer: it cannot have ended by itself when it is looked for.
+    stream = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=20000, stream=True, extra_body={"ignore_eos": True}
+    )
     for i, _ in enumerate(stream):
         if i == 2:
             break
