@@ -140,7 +140,9 @@ read -ra ports <<<"$(free_ports $((servers + 2)))"
 addresses=()
 for ((i = 0; i < servers; i++)); do
   addresses+=("127.0.0.1:${ports[i]}")
-  start "$work/vllm-$i.log" "$venv/bin/vllm" serve "$cache/model" --served-model-name tiny \
+  # Not "vllm serve": in this build the command looks for a package named vllm.
+  start "$work/vllm-$i.log" "$venv/bin/python" -m vllm.entrypoints.openai.api_server \
+    --model "$cache/model" --served-model-name tiny \
     --host 127.0.0.1 --port "${ports[i]}" --dtype float32 --enforce-eager \
     --max-model-len 8192 --max-num-seqs 16 --max-num-batched-tokens 8192 \
     --enable-prefix-caching --enable-prompt-tokens-details \
