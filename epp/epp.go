@@ -8,8 +8,13 @@
 // a picker elsewhere implements the same method. A picker proposes: whoever
 // dials checks that the endpoint is a member of the pool at that moment.
 //
-// Start reading at [Scheduler.Pick]. Always true: scoring never blocks and
-// reads an immutable snapshot; what a pick charges is settled exactly once.
+// Start reading at [Scheduler.Pick]; what a profile may be made of is the table
+// in plugins.go, the default's formula is in cost.go, the prefix index in
+// prefix.go. A new scorer is a function and a row. Package pool says what is
+// known of a member, package proxy dials.
+//
+// Always true: scoring never blocks and reads an immutable snapshot; what a
+// pick charges is settled exactly once.
 package epp
 
 import (

@@ -55,8 +55,9 @@ type exchange struct {
 	last    time.Time
 }
 
-// take charges m. t is what is kept of m, or nil; first: the pick's own choice.
-func (e *exchange) take(t *tracked, m *pool.Member, matched int, now tick, first bool) {
+// take charges m. t is what is kept of m, or nil. c are the chains; first: this
+// is the pick's own choice, which counts as a request in the index.
+func (e *exchange) take(t *tracked, m *pool.Member, matched int, c *chains, now tick, first bool) {
 	e.t, e.m, e.matched, e.holder = t, m, matched, nil
 	load := m.Load()
 	uncached := max(0, e.prompt-matched)
@@ -68,7 +69,7 @@ func (e *exchange) take(t *tracked, m *pool.Member, matched int, now tick, first
 	e.charge = m.Charge(uncached, e.prompt)
 	if t != nil {
 		e.holder = t.holder.Load()
-		e.s.index.insert(e.holder, &e.chains, e.pick, now, first)
+		e.s.index.insert(e.holder, c, e.pick, now, first)
 		if e.session != nil && e.sessionKey != 0 {
 			e.s.session.bind(e.sessionKey, t.token, e.s.now())
 		}
@@ -91,7 +92,7 @@ func (e *exchange) Attempt(m *pool.Member) {
 		if t != nil {
 			matched = min(e.prompt, e.s.index.depth(t.holder.Load(), &e.chains)*blockTokens)
 		}
-		e.take(t, m, matched, e.s.tick(now), false)
+		e.take(t, m, matched, &e.chains, e.s.tick(now), false)
 	}
 	e.sent, e.heard, e.began = now, true, false
 }

@@ -43,7 +43,7 @@ const (
 type chains struct {
 	hash  []uint64
 	ends  []int    // where each prompt that has a full block ends in hash
-	place []uint32 // where a lookup found each block, 0 nowhere; may be out of date
+	place []uint32 // where a lookup found each block, 0 nowhere; may be out of date; nil: no lookup
 }
 
 // hasher cuts a byte stream into blocks. The way the stream is split into
@@ -116,12 +116,12 @@ func (h *hasher) hash(c *chains, p *llm.Prompt, model, salt string, limit int) {
 }
 
 // clone is a copy that outlives the scratch: the one part of a pick's memory
-// that grows with the prompt, twelve bytes a block.
+// that grows with the prompt, eight bytes a block.
 func (c *chains) clone() chains {
 	if len(c.hash) == 0 {
 		return chains{}
 	}
-	return chains{hash: slices.Clone(c.hash), ends: slices.Clone(c.ends), place: slices.Clone(c.place)}
+	return chains{hash: slices.Clone(c.hash), ends: slices.Clone(c.ends)}
 }
 
 // tick is time for the index, in sixteenths of a second since its start.
@@ -367,6 +367,9 @@ func forget(now, then tick) float64 {
 // find returns where a block is, or 0. The place that a lookup has left in c
 // saves a search.
 func (x *index) find(c *chains, i int) uint32 {
+	if c.place == nil {
+		return x.byHash[c.hash[i]]
+	}
 	if p := c.place[i]; p != 0 && x.blocks[p].hash == c.hash[i] && x.blocks[p].holders > 0 {
 		return p
 	}
@@ -440,7 +443,9 @@ func (x *index) touch(h *holder, c *chains, i int, pick uint32, now tick) {
 	}
 	if place == 0 {
 		place = x.newBlock(c.hash[i], now)
-		c.place[i] = place
+		if c.place != nil {
+			c.place[i] = place
+		}
 	}
 	n := h.free
 	if n != 0 {

@@ -215,7 +215,7 @@ func (s *Scheduler) prepare(v *view, p *Profile) *decision {
 // sees it, and notes in the index what it will hold.
 func (s *Scheduler) charge(v *view, p *Profile, d *decision) *Result {
 	first := &v.all[v.ranked[0].i]
-	d.exchange.take(first.t, first.t.m, first.matched, s.tick(v.now), true)
+	d.exchange.take(first.t, first.t.m, first.matched, &v.chains, s.tick(v.now), true)
 	if v.cold() {
 		first.t.cold.Store(s.colds.Add(1))
 	}
