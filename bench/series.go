@@ -36,15 +36,13 @@ func (s *Series) Do(ctx context.Context) ([]*Result, error) {
 			}
 		})
 	}
-	var err error
-	for i := 0; i < len(s.Runs) && err == nil; i++ {
+	for i := 0; i < len(s.Runs) && ctx.Err() == nil; i++ {
 		select {
 		case todo <- i:
 		case <-ctx.Done():
-			err = ctx.Err()
 		}
 	}
 	close(todo)
 	wg.Wait()
-	return results, err
+	return results, ctx.Err()
 }

@@ -100,7 +100,7 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case closing.Load() && x.Chunks > 0 && (x.Failure == FailCut || x.Failure == ""):
+			case closing.Load() && x.Chunks > 0 && x.Failure == FailCut:
 				r.Held++
 			case x.Failure == "":
 				r.Finished++
