@@ -104,6 +104,8 @@ func TestSizes(t *testing.T)            { report(t, archtest.Sizes(module(t), bu
 func TestHiddenState(t *testing.T)      { report(t, archtest.HiddenState(module(t), state)) }
 func TestPackageComments(t *testing.T)  { report(t, archtest.PackageComments(module(t))) }
 
+func TestMetrics(t *testing.T) { report(t, archtest.Metrics(module(t), "penstock_")) }
+
 func TestHeader(t *testing.T) {
 	report(t, archtest.Header(module(t),
 		"// SPDX-FileCopyrightText: The Penstock Authors",
