@@ -30,6 +30,7 @@ func startProcess(ctx context.Context, name, dir, address string, argv []string)
 	p := &process{name: name, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), stderr: &tail{}, exited: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stderr = p.stderr
+	p.cmd.WaitDelay = time.Second // for children that keep standard error open
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("bench: start %s: %w", name, err)
 	}
@@ -56,9 +57,16 @@ func startProcess(ctx context.Context, name, dir, address string, argv []string)
 	return nil, fmt.Errorf("bench: %s does not listen at %s: %s", name, address, p.stderr)
 }
 
+// stop asks first, so that a program with children (nginx) ends them, and does
+// not wait for a drain.
 func (p *process) stop() {
-	p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-p.exited:
+	case <-time.After(2 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
 }
 
 // tail keeps the last bytes written to it.
@@ -95,19 +103,30 @@ func (p *process) cpu() (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("bench: cpu time of %s: %w", p.name, err)
 		}
-		// The second field is the name in parentheses and may hold anything;
-		// utime and stime are fields 14 and 15 (proc_pid_stat(5)).
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) < 13 {
-			return 0, errors.New("bench: /proc stat is too short")
+		t, err := cpuTime(stat)
+		if err != nil {
+			return 0, err
 		}
-		for _, f := range fields[11:13] {
-			ticks, err := strconv.ParseInt(f, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("bench: /proc stat: %w", err)
-			}
-			total += time.Duration(ticks) * clockTick
+		total += t
+	}
+	return total, nil
+}
+
+// cpuTime reads utime and stime, fields 14 and 15 of /proc/PID/stat
+// (proc_pid_stat(5)). The second field is the program's name in parentheses
+// and may hold anything.
+func cpuTime(stat []byte) (time.Duration, error) {
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, errors.New("bench: /proc stat is too short")
+	}
+	total := time.Duration(0)
+	for _, f := range fields[11:13] {
+		ticks, err := strconv.ParseUint(f, 10, 40)
+		if err != nil {
+			return 0, fmt.Errorf("bench: /proc stat: %w", err)
 		}
+		total += time.Duration(ticks) * clockTick
 	}
 	return total, nil
 }

@@ -82,14 +82,14 @@ type running struct {
 // begin starts a backend process and the proxies in front of it. stop ends all.
 func (s *System) begin(ctx context.Context, b *Backend, servers int, proxies []Proxy) (list []*running, counters string, stop func(), err error) {
 	var started []*process
-	stop = func() {
+	end := func() {
 		for _, p := range slices.Backward(started) {
 			p.stop()
 		}
 	}
 	defer func() {
 		if err != nil {
-			stop()
+			end()
 		}
 	}()
 	addresses, err := freeAddresses(servers + len(proxies))
@@ -118,7 +118,7 @@ func (s *System) begin(ctx context.Context, b *Backend, servers int, proxies []P
 		started = append(started, p)
 		list = append(list, &running{Proxy: x, process: p, address: listen[i]})
 	}
-	return list, "http://" + addresses[0] + "/counters", stop, nil
+	return list, "http://" + addresses[0] + "/counters", end, nil
 }
 
 func (s *System) all() []Proxy {

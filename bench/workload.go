@@ -92,7 +92,10 @@ type Fault struct {
 }
 
 // Workloads returns the built-in ones. The first twelve span what pickers are
-// known to be good and bad at; the two after them are single properties.
+// known to be good and bad at; the others are single properties. Rates of the
+// twelve are such that on eight engines of preset qwen32b the best of the
+// policies at hand keeps about 90 % of the requests within the SLO at load 1
+// (seeds 101 and 102; 11-64rep is 10-lag5s eight times over and carries more).
 func Workloads() []Workload {
 	slo := SLO{TTFT: 2 * time.Second, TPOT: 50 * time.Millisecond}
 	long := SLO{TTFT: 2 * time.Second, PromptRate: 4000, TPOT: 50 * time.Millisecond}
@@ -118,35 +121,35 @@ func Workloads() []Workload {
 		with(Workload{Name: "1-b2b", Rate: 10.6,
 			About:   "150 groups x 5 prompts in turn, 6000 shared + 1200, 1000 out",
 			Sources: []Source{{Class: "group", Share: 1, Groups: 150, Prompts: 5, Shared: exactly(6000), Own: exactly(1200), Output: exactly(1000)}}}),
-		with(Workload{Name: "2-chat", Rate: 24, Warmup: 200 * time.Second, Window: 500 * time.Second,
+		with(Workload{Name: "2-chat", Rate: 29.3, Warmup: 200 * time.Second, Window: 500 * time.Second,
 			About:   "sessions of 2-20 turns, 4 system prompts of 2k, 20 s between turns, context to 32k",
 			Sources: []Source{chat(1, 4, 2000)}}),
 		with(Workload{Name: "3-hot", Rate: 45,
 			About:   "500 prefixes of 4k by Zipf 1.1, one of them viral with 40 %, 250 asked, 250 out",
 			Sources: []Source{{Class: "prefix", Share: 1, Groups: 500, Zipf: 1.1, Viral: 0.4, Shared: exactly(4000), Own: exactly(250), Output: exactly(250)}}}),
-		with(Workload{Name: "4-unique", Rate: 30.2,
+		with(Workload{Name: "4-unique", Rate: 35,
 			About:   "no reuse, median 1.5k in, 220 out",
 			Sources: []Source{unique(1)}}),
-		with(Workload{Name: "5-long", Rate: 8.4, SLO: long,
+		with(Workload{Name: "5-long", Rate: 6.4, SLO: long,
 			About: "documents of 1k-100k with a heavy tail, 1-6 questions each",
 			Sources: []Source{{Class: "document", Share: 1, Kind: Documents, Shared: around(6000, 1.1, 1000, 100_000), Own: exactly(100),
 				Output: around(200, 0.5, 20, 1000), MinTurns: 1, MaxTurns: 6, Think: 10 * time.Second, PerSession: 2.5}}}),
-		with(Workload{Name: "6-reason", Rate: 3.31, Warmup: 200 * time.Second, Window: 600 * time.Second,
+		with(Workload{Name: "6-reason", Rate: 3.55, Warmup: 200 * time.Second, Window: 600 * time.Second,
 			About:   "250 shared + 1000 in, 2k-8k out",
 			Sources: []Source{{Class: "reason", Share: 1, Groups: 1, Shared: exactly(250), Own: exactly(1000), Output: between(2000, 8000)}}}),
-		with(Workload{Name: "7-bursts", Rate: 19,
+		with(Workload{Name: "7-bursts", Rate: 28,
 			About: "60 %: 64 siblings on a new 8k prefix within 0.2 s; the rest unique",
 			Sources: []Source{{Class: "sibling", Share: 0.6, Kind: Bursts, Shared: exactly(8000), Own: exactly(100), Output: around(200, 0.5, 20, 1000), Size: 64, Spread: 200 * time.Millisecond},
 				unique(0.4)}}),
 		with(Workload{Name: "8-hetero", Rate: 20.3, Slow: []float64{1, 1, 1, 1, 2, 2, 2, 2},
 			About: "4 full-speed and 4 half-speed servers; a mix: 35 % shared prefixes, 40 % chat, 25 % unique", Sources: mixed()}),
-		with(Workload{Name: "9-faults", Rate: 26, Faults: []Fault{{Server: 1, At: 0.1, Slow: 5}, {Server: 2, At: 0.5, Down: 30 * time.Second}},
+		with(Workload{Name: "9-faults", Rate: 34.5, Faults: []Fault{{Server: 1, At: 0.1, Slow: 5}, {Server: 2, At: 0.5, Down: 30 * time.Second}},
 			About: "the mix; one server 5 x slow, one dies in mid-run and is back empty after 30 s", Sources: mixed()}),
-		with(Workload{Name: "10-lag5s", Rate: 30.8, Scrape: 5 * time.Second,
+		with(Workload{Name: "10-lag5s", Rate: 41, Scrape: 5 * time.Second,
 			About: "the mix; gauges read every 5 s", Sources: mixed()}),
-		with(Workload{Name: "11-64rep", Rate: 246, Servers: 64, Warmup: 60 * time.Second, Window: 160 * time.Second,
+		with(Workload{Name: "11-64rep", Rate: 328, Servers: 64, Warmup: 60 * time.Second, Window: 160 * time.Second,
 			About: "the mix on 64 servers", Sources: mixed()}),
-		with(Workload{Name: "12-agents", Rate: 1.3, Servers: 10, SLO: long, Warmup: 200 * time.Second, Window: 700 * time.Second,
+		with(Workload{Name: "12-agents", Rate: 1.57, Servers: 10, SLO: long, Warmup: 200 * time.Second, Window: 700 * time.Second,
 			About: "private contexts of 3k-100k, 2-20 turns of 1500 in and 800 out, 10 servers",
 			Sources: []Source{{Class: "agent", Share: 1, Kind: Chat, Shared: between(3000, 100_000), Own: exactly(1500), Output: exactly(800),
 				MinTurns: 2, MaxTurns: 20, Think: 5 * time.Second, MaxContext: 130_000, PerSession: 11}}}),

@@ -4,12 +4,14 @@
 package epp_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -37,6 +39,9 @@ func BenchmarkPick(b *testing.B) {
 				for k := range 8 * n { // a busy pool
 					held = append(held, pick(b, s, requests[k%64]))
 				}
+				for k := range 1100 { // the ring is full: its storage is reused
+					pick(b, s, requests[k%64]).Done(epp.Outcome{})
+				}
 				b.ReportAllocs()
 				b.ResetTimer()
 				start := processor()
@@ -63,6 +68,30 @@ func BenchmarkPickLong(b *testing.B) {
 		res.Observer.Head(200, nil)
 		res.Done(epp.Outcome{})
 	}
+}
+
+// BenchmarkReadAndPick reads a body of 400 KB, hashes it and picks.
+func BenchmarkReadAndPick(b *testing.B) {
+	s := epp.New(newPool(b, 10), builtin(b, "default"), epp.Options{})
+	body, err := json.Marshal(map[string]any{
+		"model": "m", "messages": []any{map[string]string{"role": "user", "content": text(1, 400_000)}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	start := processor()
+	for b.Loop() {
+		r, problem := llm.Read(llm.OpChat, "application/json", body, llm.Limits{})
+		if problem != nil {
+			b.Fatal(problem)
+		}
+		res := pick(b, s, &epp.Request{Op: llm.OpChat, Model: r.Model, Prompt: &r.Prompt})
+		res.Observer.Head(200, nil)
+		res.Done(epp.Outcome{})
+	}
+	b.ReportMetric(float64(processor()-start)/float64(b.N), "cpu-ns/op")
 }
 
 // BenchmarkPickParallel is contention: every goroutine picks.

@@ -68,7 +68,7 @@ const (
 	slowBand       = 1.4
 	slowClamp      = 8
 	slowFull       = 10 // samples until an estimate counts in full
-	slowRefresh    = 16 // samples of one member between two refreshes
+	slowRefresh    = 16 // samples between two refreshes, or as many as there are members
 	kappaMin       = 0.05
 	kappaMax       = 5
 	fixedPrior     = 256 // prefill tokens that an empty step is worth
@@ -89,6 +89,7 @@ type fleet struct {
 	unit    float64 // seconds per unit of decode load
 	fixed   float64
 	gaps    int
+	fresh   int // samples since the last refresh
 	// Read without the lock.
 	kappa  atomicFloat
 	output atomicFloat
@@ -162,9 +163,7 @@ func (f *fleet) firstToken(s *speed, ttft time.Duration, at sample) {
 	work := at.queued + max(1, at.uncached) + 1.5*(f.fixed+f.kappa.Load()*at.decode)
 	s.median = follow(s.median, ttft.Seconds()/work, s.samples)
 	s.samples++
-	if s.samples%slowRefresh == 0 || s.samples == slowFull {
-		f.refresh()
-	}
+	f.sampled()
 }
 
 // tokenGap takes a measured time between two tokens of one stream, under a
@@ -189,7 +188,13 @@ func (f *fleet) tokenGap(s *speed, gap time.Duration, load float64) {
 	}
 	f.unit += gapWeight * (unit - f.unit)
 	f.gaps++
-	if f.gaps >= gapsNeeded && f.gaps%slowRefresh == 0 {
+	f.sampled()
+}
+
+// sampled refreshes now and then. The lock is held.
+func (f *fleet) sampled() {
+	if f.fresh++; f.fresh >= max(slowRefresh, len(f.members)) {
+		f.fresh = 0
 		f.refresh()
 	}
 }

@@ -53,12 +53,13 @@ type Candidate struct {
 	Waiting       float64   `json:"waiting"` // scraped; meaningful only when Metrics is fresh or stale
 	Running       float64   `json:"running"`
 	KVUsage       float64   `json:"kvUsage"`
-	Metrics       string    `json:"metrics"` // fresh, stale, unknown
+	Metrics       string    `json:"metrics"`           // fresh, stale, unknown
+	Missing       []string  `json:"missing,omitempty"` // of waiting, running, kvUsage: not on the page
 }
 
-// ring keeps the newest picks. Its storage is reused: a row is 160 bytes and
-// eight per scorer, a pick has at most 64 rows, so 1024 picks take at most 12
-// MiB with three scorers, and 2 MiB in a pool of ten.
+// ring keeps the newest picks. Its storage is reused: a row is 200 bytes and
+// eight per scorer, a pick has at most 64 rows, so 1024 picks take at most 15
+// MiB with three scorers, and 2.5 MiB in a pool of ten.
 type ring struct {
 	records []record
 	next    atomic.Uint64 // number of the next pick
@@ -96,9 +97,11 @@ type record struct {
 
 type row struct {
 	address, refusedBy    string
+	rank                  place
 	why                   why
 	state                 pool.State
 	metrics               freshness
+	has                   pool.Signals
 	fell                  uint32
 	matched               int32
 	requests, queued      int64
@@ -144,6 +147,7 @@ func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
 	}
 	for _, at := range v.ranked {
 		rec.add(&v.all[at.i])
+		rec.rows[len(rec.rows)-1].rank = at
 		for k := range p.scorers {
 			rec.scores = append(rec.scores, v.scores[k*n+int(at.i)])
 		}
@@ -161,7 +165,7 @@ func (rec *record) add(c *candidate) {
 		matched: int32(c.matched), requests: c.load.Requests, queued: c.load.Queued, total: c.total,
 	}
 	if c.page != nil {
-		w.metrics, w.waiting, w.running, w.use = fresh, c.page.Waiting, c.page.Running, c.page.KVUsage
+		w.metrics, w.has, w.waiting, w.running, w.use = fresh, c.page.Has, c.page.Waiting, c.page.Running, c.page.KVUsage
 		if c.stale {
 			w.metrics = stale
 		}
@@ -177,12 +181,15 @@ func (rec *record) explanation(poolName string) *Explanation {
 		Columns: slices.Clone(rec.profile.columns), Omitted: rec.members - len(rec.rows),
 	}
 	columns := len(e.Columns)
-	for i := range rec.rows {
+	for _, i := range rec.order() {
 		w := &rec.rows[i]
 		c := Candidate{
-			Endpoint: w.address, State: stateName(w.state), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
+			Endpoint: w.address, State: w.state.String(), RefusedBy: w.refusedBy, Why: w.why.String(), Total: w.total,
 			MatchedTokens: int(w.matched), Requests: w.requests, Queued: w.queued,
 			Waiting: w.waiting, Running: w.running, KVUsage: w.use, Metrics: w.metrics.String(),
+		}
+		if w.metrics != unknown {
+			c.Missing = missing(w.has)
 		}
 		if w.refusedBy == "" {
 			c.Scores = slices.Clone(rec.scores[i*columns : (i+1)*columns])
@@ -191,6 +198,47 @@ func (rec *record) explanation(poolName string) *Explanation {
 		e.Candidates = append(e.Candidates, c)
 	}
 	return e
+}
+
+// order is that of the rows for a reader: best first, the refused last.
+func (rec *record) order() []int {
+	order := make([]int, len(rec.rows))
+	ranked := 0
+	for i := range order {
+		order[i] = i
+		if rec.rows[i].refusedBy == "" {
+			ranked++ // the refused were added after all of these
+		}
+	}
+	slices.SortFunc(order[:ranked], func(a, b int) int {
+		switch x, y := rec.rows[a].rank, rec.rows[b].rank; {
+		case x.before(y):
+			return -1
+		case y.before(x):
+			return 1
+		}
+		return 0
+	})
+	return order
+}
+
+// The gauges of a row by their names in JSON.
+const (
+	gaugeWaiting = "waiting"
+	gaugeRunning = "running"
+	gaugeKV      = "kvUsage"
+)
+
+func missing(has pool.Signals) (names []string) {
+	for _, g := range []struct {
+		signal pool.Signals
+		name   string
+	}{{pool.HasWaiting, gaugeWaiting}, {pool.HasRunning, gaugeRunning}, {pool.HasKVUsage, gaugeKV}} {
+		if has&g.signal == 0 {
+			names = append(names, g.name)
+		}
+	}
+	return names
 }
 
 // fellText names the scorers that had no metric of a candidate.
@@ -268,7 +316,8 @@ func (e *Explanation) Table(w io.Writer) error {
 		e.Pool, e.Profile, e.Model, e.PromptTokens, e.Reason, picked, e.Took, dry); err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "ENDPOINT\tSTATE\tTOTAL")
 	for _, c := range e.Columns {
 		fmt.Fprintf(t, "\t%s×%s", strings.ToUpper(strings.TrimSuffix(c.Name, "-scorer")), number(c.Weight))
@@ -280,7 +329,13 @@ func (e *Explanation) Table(w io.Writer) error {
 	if e.Omitted > 0 {
 		fmt.Fprintf(t, "and %d more\n", e.Omitted)
 	}
-	return t.Flush()
+	t.Flush() // into memory: no error
+	for line := range strings.Lines(text.String()) {
+		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Candidate) write(w io.Writer, columns int) {
@@ -300,10 +355,15 @@ func (c *Candidate) write(w io.Writer, columns int) {
 		}
 	}
 	fmt.Fprintf(w, "\t%d\t%d\t%d", c.MatchedTokens, c.Requests, c.Queued)
-	if c.Metrics == unknown.String() {
-		fmt.Fprint(w, "\t-\t-\t-")
-	} else {
-		fmt.Fprintf(w, "\t%s\t%s\t%.2f", number(c.Waiting), number(c.Running), c.KVUsage)
+	for _, g := range []struct {
+		name  string
+		value float64
+	}{{gaugeWaiting, c.Waiting}, {gaugeRunning, c.Running}, {gaugeKV, c.KVUsage}} {
+		if c.Metrics == unknown.String() || slices.Contains(c.Missing, g.name) {
+			fmt.Fprint(w, "\t-")
+		} else {
+			fmt.Fprint(w, "\t", number(g.value))
+		}
 	}
 	fmt.Fprintf(w, "\t%s\t%s\n", c.Metrics, remark)
 }

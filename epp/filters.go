@@ -76,7 +76,7 @@ const (
 	stageTried        = "tried"
 )
 
-// admit drops members that may not be picked whatever the profile; [view.look]
+// admit drops members that may not be picked whatever the profile; [view.count]
 // has left out those that are not available.
 func (v *view) admit() {
 	if v.emptiedBy(stageAvailability) {
@@ -110,18 +110,6 @@ func (v *view) emptiedBy(stage string) bool {
 		v.emptied = stage
 	}
 	return len(v.alive) == 0
-}
-
-func stateName(s pool.State) string {
-	switch s {
-	case pool.Ready:
-		return "ready"
-	case pool.Returning:
-		return "returning"
-	case pool.Ejected:
-		return "ejected"
-	}
-	return "down"
 }
 
 // roleLabel says what a member does when prefill and decode are apart.

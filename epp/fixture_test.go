@@ -28,7 +28,7 @@ func (c *clock) advance(d time.Duration) { c.now = c.now.Add(d) }
 // nothing; tests say what its members report.
 func newPool(t testing.TB, n int) *pool.Pool {
 	t.Helper()
-	return poolOf(t, addresses(n)...)
+	return poolOf(t, nil, addresses(n)...)
 }
 
 func addresses(n int) []config.Member {
@@ -39,17 +39,13 @@ func addresses(n int) []config.Member {
 	return members
 }
 
-func poolOf(t testing.TB, members ...config.Member) *pool.Pool {
+func poolOf(t testing.TB, now func() time.Time, members ...config.Member) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(config.Pool{
 		Name: "p", Protocol: config.HTTP, Engine: config.VLLM,
 		Members: config.Members{Static: members},
 		Metrics: config.Metrics{Off: true, Path: "/metrics", Stale: config.Duration(2 * time.Second)},
-		Ejection: config.Ejection{
-			Failures: 3, Base: config.Duration(2 * time.Second), Max: config.Duration(time.Minute), MaxPercent: 50,
-			SlowReturn: config.Duration(10 * time.Second),
-		},
-	}, pool.Options{})
+	}, pool.Options{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +68,9 @@ func builtin(t testing.TB, name string) *epp.Profile {
 // prompt reads a completions request with the prompts.
 func prompt(t testing.TB, prompts ...string) *llm.Prompt {
 	t.Helper()
+	if len(prompts) == 0 {
+		return nil
+	}
 	body := map[string]any{"model": "m", "prompt": prompts}
 	if len(prompts) == 1 {
 		body["prompt"] = prompts[0]

@@ -16,10 +16,9 @@ import (
 	"github.com/penstock/penstock/config"
 )
 
-// plugin is a row of the table: how a type is built, or why it is not.
+// plugin is a row of the table: how a type is built.
 type plugin struct {
-	build   func(p *params, b *built)
-	refused string // hint
+	build func(p *params, b *built)
 }
 
 // built is a plug-in with its parameters. At most one of filter, scorer and
@@ -160,71 +159,74 @@ func pluginTable() map[string]plugin {
 			p.boolean("syncCrossReplicaState", true)
 			b.producers(p, "prefixMatchInfoProducerName", prefixProducer)
 		}},
+	}
+}
 
-		// What is known and not done.
-		"by-label":                      {refused: hintLabels},
-		"by-label-selector":             {refused: hintLabels},
-		"endpoint-attribute-filter":     {refused: "use utilization-filter"},
-		"endpoint-attribute-scorer":     {refused: hintRemove},
-		"slo-headroom-tier-filter":      {refused: hintPredictor},
-		"latency-scorer":                {refused: hintPredictor},
-		"predicted-latency-producer":    {refused: hintPredictor},
-		"latency-slo-admitter":          {refused: hintPredictor},
-		"probabilistic-admitter":        {refused: hintFlow},
-		"session-affinity-filter":       {refused: "use session-affinity-scorer"},
-		"session-id-producer":           {refused: "use session-affinity-scorer with sessionIdConfig"},
-		"topology-affinity-filter":      {refused: hintDisagg},
-		"topology-affinity-scorer":      {refused: hintDisagg},
-		"topology-extractor":            {refused: hintDisagg},
-		"context-length-aware":          {refused: hintLabels},
-		"header-label-affinity-scorer":  {refused: hintLabels},
-		"mm-embeddings-cache-scorer":    {refused: hintMedia},
-		"mm-embeddings-cache-producer":  {refused: hintMedia},
-		"precise-prefix-cache-scorer":   {refused: hintPrecise},
-		"precise-prefix-cache-producer": {refused: hintPrecise},
-		"burst-prefix-cache-producer":   {refused: "remove it; a pick is in the prefix index before its request leaves"},
-		"p2p-source-producer":           {refused: hintRemove},
-		"tokenizer":                     {refused: "use token-producer with estimate: {}"},
-		"data-parallel-profile-handler": {refused: "list every rank as a member of its own"},
-		"header-profile-handler":        {refused: hintDisagg},
-		"disagg-profile-handler":        {refused: hintDisagg},
-		"disagg-headers-handler":        {refused: hintDisagg},
-		"pd-profile-handler":            {refused: hintDisagg},
-		"prefill-header-handler":        {refused: hintDisagg},
-		"prefix-based-pd-decider":       {refused: hintDisagg},
-		"always-disagg-pd-decider":      {refused: hintDisagg},
-
-		"always-disagg-multimodal-decider":          {refused: hintDisagg},
-		"disaggregatedset-rollout-screener":         {refused: hintDisagg},
-		"multicluster-approx-prefix-cache-producer": {refused: hintCluster},
-		"multicluster-file-discovery":               {refused: hintCluster},
-		"multicluster-kv-cache-utilization-scorer":  {refused: hintCluster},
-		"multicluster-queue-scorer":                 {refused: hintCluster},
-		"multicluster-prefix-cache-scorer":          {refused: hintCluster},
-		"multicluster-session-affinity-filter":      {refused: hintCluster},
-		"global-strict-fairness-policy":             {refused: hintFlow},
-		"round-robin-fairness-policy":               {refused: hintFlow},
-		"program-aware-fairness":                    {refused: hintFlow},
-		"fcfs-ordering-policy":                      {refused: hintFlow},
-		"edf-ordering-policy":                       {refused: hintFlow},
-		"slo-deadline-ordering-policy":              {refused: hintFlow},
-		"static-usage-limit-policy":                 {refused: hintFlow},
-		"priority-holdback-policy":                  {refused: hintFlow},
-		"soft-reflective-ceiling-policy":            {refused: hintFlow},
-		"anthropic-parser":                          {refused: hintParser},
-		"vllmhttp-parser":                           {refused: hintParser},
-		"vllmgrpc-parser":                           {refused: hintParser},
-		"sglanghttp-parser":                         {refused: hintParser},
-		"vertexai-parser":                           {refused: hintParser},
-		"passthrough-parser":                        {refused: hintParser},
-		"models-data-source":                        {refused: hintRemove},
-		"models-data-extractor":                     {refused: hintRemove},
-		"dcgm-data-source":                          {refused: hintRemove},
-		"dcgm-extractor":                            {refused: hintRemove},
-		"k8s-notification-source":                   {refused: "remove it; a pool's members come from pools[].members"},
-		"endpoint-notification-source":              {refused: "remove it; a pool's members come from pools[].members"},
-		"agent-identity":                            {refused: hintRemove},
-		"request-attribute-reporter":                {refused: "remove it; the usage record has every request's tokens"},
+// refusedTypes are llm-d's types that are not supported, with a hint each.
+func refusedTypes() map[string]string {
+	return map[string]string{
+		"by-label":                                  hintLabels,
+		"by-label-selector":                         hintLabels,
+		"endpoint-attribute-filter":                 "use utilization-filter",
+		"endpoint-attribute-scorer":                 hintRemove,
+		"slo-headroom-tier-filter":                  hintPredictor,
+		"latency-scorer":                            hintPredictor,
+		"predicted-latency-producer":                hintPredictor,
+		"latency-slo-admitter":                      hintPredictor,
+		"probabilistic-admitter":                    hintFlow,
+		"session-affinity-filter":                   "use session-affinity-scorer",
+		"session-id-producer":                       "use session-affinity-scorer with sessionIdConfig",
+		"topology-affinity-filter":                  hintDisagg,
+		"topology-affinity-scorer":                  hintDisagg,
+		"topology-extractor":                        hintDisagg,
+		"context-length-aware":                      hintLabels,
+		"header-label-affinity-scorer":              hintLabels,
+		"mm-embeddings-cache-scorer":                hintMedia,
+		"mm-embeddings-cache-producer":              hintMedia,
+		"precise-prefix-cache-scorer":               hintPrecise,
+		"precise-prefix-cache-producer":             hintPrecise,
+		"burst-prefix-cache-producer":               "remove it; a pick is in the prefix index before its request leaves",
+		"p2p-source-producer":                       hintRemove,
+		"tokenizer":                                 "use token-producer with estimate: {}",
+		"data-parallel-profile-handler":             "list every rank as a member of its own",
+		"header-profile-handler":                    hintDisagg,
+		"disagg-profile-handler":                    hintDisagg,
+		"disagg-headers-handler":                    hintDisagg,
+		"pd-profile-handler":                        hintDisagg,
+		"prefill-header-handler":                    hintDisagg,
+		"prefix-based-pd-decider":                   hintDisagg,
+		"always-disagg-pd-decider":                  hintDisagg,
+		"always-disagg-multimodal-decider":          hintDisagg,
+		"disaggregatedset-rollout-screener":         hintDisagg,
+		"multicluster-approx-prefix-cache-producer": hintCluster,
+		"multicluster-file-discovery":               hintCluster,
+		"multicluster-kv-cache-utilization-scorer":  hintCluster,
+		"multicluster-queue-scorer":                 hintCluster,
+		"multicluster-prefix-cache-scorer":          hintCluster,
+		"multicluster-session-affinity-filter":      hintCluster,
+		"global-strict-fairness-policy":             hintFlow,
+		"round-robin-fairness-policy":               hintFlow,
+		"program-aware-fairness":                    hintFlow,
+		"fcfs-ordering-policy":                      hintFlow,
+		"edf-ordering-policy":                       hintFlow,
+		"slo-deadline-ordering-policy":              hintFlow,
+		"static-usage-limit-policy":                 hintFlow,
+		"priority-holdback-policy":                  hintFlow,
+		"soft-reflective-ceiling-policy":            hintFlow,
+		"anthropic-parser":                          hintParser,
+		"vllmhttp-parser":                           hintParser,
+		"vllmgrpc-parser":                           hintParser,
+		"sglanghttp-parser":                         hintParser,
+		"vertexai-parser":                           hintParser,
+		"passthrough-parser":                        hintParser,
+		"models-data-source":                        hintRemove,
+		"models-data-extractor":                     hintRemove,
+		"dcgm-data-source":                          hintRemove,
+		"dcgm-extractor":                            hintRemove,
+		"k8s-notification-source":                   "remove it; a pool's members come from pools[].members",
+		"endpoint-notification-source":              "remove it; a pool's members come from pools[].members",
+		"agent-identity":                            hintRemove,
+		"request-attribute-reporter":                "remove it; the usage record has every request's tokens",
 	}
 }
 
@@ -563,7 +565,7 @@ func nearest(name string, table map[string]plugin) string {
 		for n < min(len(candidate), len(name)) && candidate[n] == name[n] {
 			n++
 		}
-		if n > length && table[candidate].refused == "" {
+		if n > length {
 			best, length = candidate, n
 		}
 	}

@@ -136,7 +136,7 @@ func Compile(cfg *config.EndpointPickerConfig) (*Profile, error) {
 		name:  "default",
 		index: indexParams{blocks: maxBlocks, capacity: unknownCapacity, reported: true},
 	}}
-	for _, step := range []func() *config.Problem{c.header, c.sections, c.plugins, c.scheduling, c.producers} {
+	for _, step := range []func() *config.Problem{c.header, c.sections, c.plugins, c.sources, c.scheduling, c.producers} {
 		if p := step(); p != nil {
 			return nil, p
 		}
@@ -225,18 +225,18 @@ func (c *compiler) plugins() *config.Problem {
 		blend.SchedulingProfiles[0].Name = name
 		c.cfg = &blend
 	}
-	table := pluginTable()
+	table, refused := pluginTable(), refusedTypes()
 	for i, p := range c.cfg.Plugins {
 		path := fmt.Sprintf("plugins[%d]", i)
 		if p.Type == "" {
 			return problem(path+".type", "is missing", "name the plug-in's type")
 		}
+		if hint, ok := refused[p.Type]; ok {
+			return problem(path+".type", fmt.Sprintf("plug-in type %q is not supported", p.Type), hint)
+		}
 		row, ok := table[p.Type]
 		if !ok {
 			return problem(path+".type", fmt.Sprintf("plug-in type %q is not known", p.Type), nearest(p.Type, table))
-		}
-		if row.refused != "" {
-			return problem(path+".type", fmt.Sprintf("plug-in type %q is not supported", p.Type), row.refused)
 		}
 		name := p.Name
 		if name == "" {
@@ -247,9 +247,7 @@ func (c *compiler) plugins() *config.Problem {
 		}
 		params := &params{path: path + ".parameters", tree: p.Parameters}
 		b := built{name: name, kind: p.Type}
-		if row.build != nil {
-			row.build(params, &b)
-		}
+		row.build(params, &b)
 		if problem := params.finish(); problem != nil {
 			return problem
 		}
@@ -258,6 +256,38 @@ func (c *compiler) plugins() *config.Problem {
 		c.profile.notes = append(c.profile.notes, b.notes...)
 	}
 	return nil
+}
+
+// sources checks the references of the data layer. What is scraped is the
+// pool's affair; the types that may be named here say so themselves.
+func (c *compiler) sources() *config.Problem {
+	refer := func(path string, tree map[string]any) *config.Problem {
+		name, ok := tree["pluginRef"].(string)
+		if !ok {
+			return problem(path+".pluginRef", "is missing", "name a plug-in")
+		}
+		if _, ok := c.byName[name]; !ok {
+			return problem(path+".pluginRef", fmt.Sprintf("plug-in %q is not declared", name), "declare it under plugins")
+		}
+		return nil
+	}
+	sources := &params{path: "dataLayer", tree: c.cfg.DataLayer}
+	for _, source := range sources.list("sources") {
+		if p := refer(source.path, source.tree); p != nil {
+			return p
+		}
+		source.text("pluginRef", "")
+		for _, extractor := range source.list("extractors") {
+			extractor.text("pluginRef", "")
+			if p := refer(extractor.path, extractor.tree); p != nil {
+				return p
+			}
+		}
+		if p := source.finish(); p != nil {
+			return p
+		}
+	}
+	return sources.fault
 }
 
 func (c *compiler) scheduling() *config.Problem {

@@ -129,10 +129,17 @@ func (s *Scheduler) Pick(ctx context.Context, r *Request) (*Result, error) {
 	defer v.done(s)
 	profile := s.profile.Load()
 	v.begin(s, r, false)
-	s.decide(v, profile)
+	v.look(s, profile)
+	d := s.prepare(v, profile)
+	for range attempts {
+		v.choose(profile)
+		if !v.overtaken() {
+			break
+		}
+	}
 	var res *Result
 	if len(v.ranked) > 0 {
-		res = s.charge(v, profile)
+		res = s.charge(v, profile, d)
 	} else {
 		res = s.refuse(v)
 	}
@@ -142,21 +149,32 @@ func (s *Scheduler) Pick(ctx context.Context, r *Request) (*Result, error) {
 	return res, nil
 }
 
-// decide is the algorithm. It changes nothing but v.
-func (s *Scheduler) decide(v *view, p *Profile) {
-	v.look(s, p, s.roster().members)                 // every member, read once
-	v.prefix(s.index, p.index.blocks, s.tick(v.now)) // what each holds of the prompt
-	v.admit()                                        // available, in the subset, not tried
+// attempts at one decision, when others take the same member at the same time.
+const attempts = 3
+
+// choose is the algorithm, over what look has found. It changes nothing but v.
+func (v *view) choose(p *Profile) {
+	v.count() // what each member is doing at this moment
+	v.admit() // available, in the subset, not tried
 	for _, f := range p.filters {
 		if len(v.alive) == 0 {
 			return
 		}
 		f.apply(v, f.name)
 	}
-	v.bind(s, p)
 	v.score(p)
 	p.picker.key(v)
-	v.rank()
+	v.rank(p.picker.max)
+}
+
+// overtaken says that somebody else has charged the best candidate since its
+// load was read: among many picks at once all would take the same one.
+func (v *view) overtaken() bool {
+	if len(v.ranked) == 0 {
+		return false
+	}
+	first := &v.all[v.ranked[0].i]
+	return first.t.m.Load().Requests > first.load.Requests
 }
 
 // begin readies v for a request. A dry run sees the random numbers and the turn
@@ -178,35 +196,43 @@ func (v *view) done(s *Scheduler) {
 	s.views.Put(v)
 }
 
-// charge takes the best candidate: counts it at once, so that the next pick
-// sees it, and notes in the index what it will hold.
-func (s *Scheduler) charge(v *view, p *Profile) *Result {
-	first := &v.all[v.ranked[0].i]
+// prepare makes the result, before any load is read: an allocation may have to
+// wait for the garbage collector.
+func (s *Scheduler) prepare(v *view, p *Profile) *decision {
 	d := &decision{}
 	d.exchange = exchange{
 		s: s, chains: v.chains.clone(), prompt: v.tokens, pick: s.pickNumber(), stream: v.r.Stream,
 		op: v.r.Op, sent: v.now, session: p.session, sessionKey: v.session.key,
 	}
-	cold := len(v.chains.hash) > 0 // and no candidate holds a part
-	for _, i := range v.alive {
-		if v.all[i].matched > 0 {
-			cold = false
-			break
-		}
-	}
-	if cold {
-		first.t.cold.Store(s.colds.Add(1))
-	}
-	d.exchange.take(first.t, first.t.m, first.matched, s.tick(v.now), true)
-	n := min(p.picker.max, len(v.ranked))
 	d.result.Endpoints = d.endpoints[:0]
-	for _, at := range v.ranked[:n] {
-		d.result.Endpoints = append(d.result.Endpoints, v.all[at.i].t.address)
-	}
 	d.result.Reason = reasonPicked
 	d.result.Observer = &d.exchange
 	d.result.OnDone = d.exchange.settle
+	return d
+}
+
+// charge takes the best candidate: counts it at once, so that the next pick
+// sees it, and notes in the index what it will hold.
+func (s *Scheduler) charge(v *view, p *Profile, d *decision) *Result {
+	first := &v.all[v.ranked[0].i]
+	d.exchange.take(first.t, first.t.m, first.matched, s.tick(v.now), true)
+	if v.cold() {
+		first.t.cold.Store(s.colds.Add(1))
+	}
+	for _, at := range v.ranked[:min(p.picker.max, len(v.ranked))] {
+		d.result.Endpoints = append(d.result.Endpoints, v.all[at.i].t.address)
+	}
 	return &d.result
+}
+
+// cold says that no candidate holds a part of the prompt.
+func (v *view) cold() bool {
+	for _, i := range v.alive {
+		if v.all[i].matched > 0 {
+			return false
+		}
+	}
+	return len(v.chains.hash) > 0
 }
 
 // pickNumber names a pick for the index; 0 is nobody.
@@ -261,7 +287,8 @@ func (s *Scheduler) Explain(r *Request) *Explanation {
 	defer v.done(s)
 	profile := s.profile.Load()
 	v.begin(s, r, true)
-	s.decide(v, profile)
+	v.look(s, profile)
+	v.choose(profile)
 	var res *Result
 	if len(v.ranked) == 0 {
 		res = s.refuse(v)

@@ -13,26 +13,28 @@ import (
 // candidate is one member as one pick sees it: everything is read once, so
 // that all stages judge the same numbers.
 type candidate struct {
-	t     *tracked
-	state pool.State
-	load  pool.Load // own counts
-	page  *pool.Metrics
-	stale bool
+	// What scorers read comes first, on as few cache lines as it goes.
 
 	// Own counts as they weigh: those of a returning member count as if it had
 	// only its share of a member's strength.
 	requests, queued, context float64
 
-	matched int     // tokens of the prompt that the prefix index believes cached
 	price   float64 // tokens to compute, hot blocks cheaper; at least 1
 	slow    float64
-	share   float64
+	matched int // tokens of the prompt that the prefix index believes cached
+	total   float64
+	key     float64 // the picker's order, highest first
+
+	t     *tracked
+	page  *pool.Metrics
+	load  pool.Load // own counts
+	share float64
+	state pool.State
+	stale bool
+	fell  uint32 // bit per scorer that used own counts for want of a metric
 
 	refusedBy string // filter; empty: still a candidate
 	why       why
-	fell      uint32 // bit per scorer that used own counts for want of a metric
-	total     float64
-	key       float64 // the picker's order, highest first
 }
 
 // has says that the member's last good page carried a signal.
@@ -63,7 +65,7 @@ type view struct {
 
 	all    []candidate
 	alive  []int32 // indexes into all
-	ranked []place // best first, at most explained
+	ranked []place // see rank; at most explained
 	scores []float64
 	column int // scorer at work
 
@@ -80,49 +82,61 @@ type view struct {
 
 func newView() *view { return &view{hasher: newHasher()} }
 
-// look reads every member once and admits those that are available.
-func (v *view) look(s *Scheduler, p *Profile, members []*tracked) {
+// look reads every member once, but for its load (see count), and finds what
+// each holds of the prompt.
+func (v *view) look(s *Scheduler, p *Profile) {
+	members := s.roster().members
 	if cap(v.all) < len(members) {
 		v.all = make([]candidate, len(members), len(members)+len(members)/4)
 	}
 	if n := len(members); len(v.all) > n {
 		clear(v.all[n:]) // holds no member that has left
 	}
-	v.all, v.alive, v.ranked = v.all[:len(members)], v.alive[:0], v.ranked[:0]
-	v.saturated, v.emptied = false, ""
+	v.all = v.all[:len(members)]
 	bound := s.pool.Config().Metrics.Stale.D()
 	for i, t := range members {
 		s.refresh(t)
 		c := &v.all[i]
-		*c = candidate{t: t, state: t.m.State(), load: t.m.Load(), page: t.m.Metrics(), slow: t.speed.slow.Load(), share: 1}
-		if c.page != nil {
-			c.stale = bound > 0 && v.now.Sub(c.page.At) > bound
+		*c = candidate{t: t, state: t.m.State(), page: t.m.Metrics(), slow: t.speed.slow.Load(), share: 1}
+		if c.page != nil && v.now.Sub(c.page.At) > bound {
+			c.stale = t.m.Stale() // the pool's bound is this one or longer
 		}
 		if t.sized.Load() != c.page {
 			s.size(t, c.page, p.index, len(members))
 		}
-		switch c.state {
-		case pool.Returning:
+		if c.state == pool.Returning {
 			c.share = clamp(t.m.Share(), 0.01, 1)
-			c.weigh()
-		default:
-			c.requests, c.queued, c.context = float64(c.load.Requests), float64(c.load.Queued), float64(c.load.Context)
+		}
+	}
+	v.prefix(s.index, p.index.blocks, s.tick(v.now))
+	v.bind(s, p)
+}
+
+// count reads the loads, once each and after everything that may have to wait
+// for a lock, so that of picks at the same time each sees what the others have
+// charged; and admits those that are available.
+//
+// The counts of a returning member are weighed: (n+1)/share - 1 makes an idle
+// one with a share of a tenth look like one with nine requests, and balances at
+// a tenth of the others' load.
+func (v *view) count() {
+	v.alive, v.ranked, v.saturated, v.emptied = v.alive[:0], v.ranked[:0], false, ""
+	for i := range v.all {
+		c := &v.all[i]
+		c.fell, c.refusedBy, c.why = 0, "", why{}
+		c.load = c.t.m.Load()
+		c.requests, c.queued, c.context = float64(c.load.Requests), float64(c.load.Queued), float64(c.load.Context)
+		if c.share < 1 {
+			c.requests = (c.requests+1)/c.share - 1
+			c.queued /= c.share
+			c.context /= c.share
 		}
 		if c.state != pool.Ready && c.state != pool.Returning {
-			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: stateName(c.state)}
+			c.refusedBy, c.why = stageAvailability, why{code: whyState, s: c.state.String()}
 			continue
 		}
 		v.alive = append(v.alive, int32(i))
 	}
-}
-
-// weigh derives the weighed counts. (n+1)/share - 1 makes an idle member with a
-// share of a tenth look like one with nine requests, and balances at a tenth of
-// the others' load.
-func (c *candidate) weigh() {
-	c.requests = (float64(c.load.Requests)+1)/c.share - 1
-	c.queued = float64(c.load.Queued) / c.share
-	c.context = float64(c.load.Context) / c.share
 }
 
 // prefix hashes the prompt and sets matched and price of every candidate.
@@ -198,26 +212,52 @@ func (v *view) meanRequests() float64 {
 	return sum / float64(max(1, len(v.alive)))
 }
 
-// rank fills ranked with the candidates of the highest keys, ties at random.
-func (v *view) rank() {
+// rank fills ranked with the candidates of the highest keys, ties at random:
+// the first n in order, the others (for the explanation) in none.
+func (v *view) rank(n int) {
 	top := v.ranked[:0]
 	for _, i := range v.alive {
 		x := place{key: v.all[i].key, tie: uint32(v.random.next()), i: i}
-		if len(top) == explained {
-			if !x.before(top[explained-1]) {
-				continue
+		if len(top) < explained {
+			top = append(top, x)
+			if len(top) == explained && len(v.alive) > explained {
+				for k := explained/2 - 1; k >= 0; k-- {
+					sink(top, k)
+				}
 			}
-			top = top[:explained-1]
+		} else if x.before(top[0]) {
+			top[0] = x
+			sink(top, 0)
 		}
-		k := len(top)
-		top = append(top, x)
-		for k > 0 && x.before(top[k-1]) {
-			k--
+	}
+	for k := range min(n, len(top)) {
+		best := k
+		for j := k + 1; j < len(top); j++ {
+			if top[j].before(top[best]) {
+				best = j
+			}
 		}
-		copy(top[k+1:], top[k:])
-		top[k] = x
+		top[k], top[best] = top[best], top[k]
 	}
 	v.ranked = top
+}
+
+// sink restores a heap whose root is the lowest, below k.
+func sink(heap []place, k int) {
+	for {
+		low := 2*k + 1
+		if low >= len(heap) {
+			return
+		}
+		if right := low + 1; right < len(heap) && heap[low].before(heap[right]) {
+			low = right
+		}
+		if !heap[k].before(heap[low]) {
+			return
+		}
+		heap[k], heap[low] = heap[low], heap[k]
+		k = low
+	}
 }
 
 // random is a splitmix64 generator: one word of state, so that a pick takes its

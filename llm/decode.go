@@ -80,8 +80,11 @@ var (
 // Decoders keep windows of up to maxWindow; the pools let requests share them.
 var gzips, zlibs, flates, zstds sync.Pool
 
-// nothing lets a pooled decoder go of the body it has read.
-var nothing = bytes.NewReader(nil)
+// nothing is an empty source: it lets a pooled decoder go of the body it read.
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+func (nothing) ReadByte() (byte, error)  { return 0, io.EOF }
 
 // decoder is a reader that undoes coding, and what gives it back.
 func decoder(coding string, body []byte, src *bytes.Reader) (io.Reader, func(), error) {
@@ -91,7 +94,7 @@ func decoder(coding string, body []byte, src *bytes.Reader) (io.Reader, func(), 
 		if !ok {
 			r = new(gzip.Reader)
 		}
-		return r, func() { _ = r.Reset(nothing); gzips.Put(r) }, r.Reset(src)
+		return r, func() { _ = r.Reset(nothing{}); gzips.Put(r) }, r.Reset(src)
 	case "deflate":
 		// RFC 9110 section 8.4.1.2 means zlib; some clients send bare deflate.
 		if len(body) >= 2 && body[0]&0x0F == 8 && (int(body[0])<<8|int(body[1]))%31 == 0 {
@@ -102,14 +105,14 @@ func decoder(coding string, body []byte, src *bytes.Reader) (io.Reader, func(), 
 			} else {
 				r, err = zlib.NewReader(src)
 			}
-			return r, func() { _ = r.(zlib.Resetter).Reset(nothing, nil); zlibs.Put(r) }, err
+			return r, func() { _ = r.(zlib.Resetter).Reset(nothing{}, nil); zlibs.Put(r) }, err
 		}
 		r, ok := flates.Get().(io.ReadCloser)
 		if !ok {
-			r = flate.NewReader(nothing)
+			r = flate.NewReader(nothing{})
 		}
 		err := r.(flate.Resetter).Reset(src, nil)
-		return r, func() { _ = r.(flate.Resetter).Reset(nothing, nil); flates.Put(r) }, err
+		return r, func() { _ = r.(flate.Resetter).Reset(nothing{}, nil); flates.Put(r) }, err
 	case "zstd":
 		if r, ok := zstds.Get().(*zstd.Decoder); ok {
 			return r, func() { putZstd(r) }, r.Reset(src)

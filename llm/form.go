@@ -126,12 +126,16 @@ func closes(rest []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(rest, " \t"), []byte("\r\n"))
 }
 
+// unfit tells characters that have no place in a header line; a bare CR or LF
+// is the end of a line to some parsers.
+func unfit(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }
+
 // partName is the field name in a part's header lines. encoded says that the
 // content is not the plain value: it is a file or has a transfer encoding.
 func partName(header []byte) (name string, encoded, ok bool) {
 	for line := range strings.SplitSeq(string(header), "\r\n") {
 		key, value, colon := strings.Cut(line, ":")
-		if !colon || strings.TrimSpace(key) != key {
+		if !colon || strings.TrimSpace(key) != key || strings.ContainsFunc(line, unfit) {
 			return "", false, false // folded lines too
 		}
 		switch textproto.CanonicalMIMEHeaderKey(key) {

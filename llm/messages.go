@@ -226,9 +226,7 @@ func (rd *reader) prompts(name string) {
 			t, _ := rd.s.Text()
 			rd.add(piecePlain, t)
 		case kind == jsonedit.Number:
-			if !rd.tokenID() {
-				rd.refuse(at(name, i), notTokenID)
-			}
+			rd.tokenID(name, i, -1)
 		case kind == jsonedit.Array:
 			rd.tokenIDs(name, i)
 		default:
@@ -243,8 +241,6 @@ func (rd *reader) prompts(name string) {
 	}
 }
 
-const notTokenID = "must be a token id"
-
 // tokenIDs reads prompt i of several, an array of token ids.
 func (rd *reader) tokenIDs(name string, i int) {
 	start := rd.start()
@@ -256,9 +252,7 @@ func (rd *reader) tokenIDs(name string, i int) {
 	rd.s.Array()
 	j := 0
 	for ; rd.err == nil && rd.s.NextElement(); j++ {
-		if !rd.tokenID() {
-			rd.wrongType(at(at(name, i), j), notTokenID)
-		}
+		rd.tokenID(name, i, j)
 	}
 	if j == 0 {
 		rd.emptyArray(at(name, i))
@@ -273,14 +267,24 @@ func (rd *reader) emptyArray(name string) {
 	}
 }
 
-func (rd *reader) tokenID() bool {
+// tokenID reads element i of an array of token ids, or element j of array i.
+func (rd *reader) tokenID(name string, i, j int) {
+	const fault = "must be a token id"
 	rd.prompt.ids++
-	number, ok := rd.s.Number()
-	if !ok {
-		return rd.s.Failed()
-	}
+	number, isNumber := rd.s.Number()
 	id, ok := jsonedit.Int(number.Of(rd.body))
-	return ok && id >= 0 && id <= math.MaxInt32
+	if isNumber && ok && id >= 0 && id <= math.MaxInt32 || rd.s.Failed() {
+		return
+	}
+	path := at(name, i)
+	if j >= 0 {
+		path = at(path, j)
+	}
+	if isNumber {
+		rd.refuse(path, fault)
+	} else {
+		rd.wrongType(path, fault)
+	}
 }
 
 // addIDs adds the array from start to the cursor as a prompt of token ids.

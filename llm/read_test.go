@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"mime/multipart"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock/penstock/internal/golden"
 	"github.com/penstock/penstock/llm"
+	"golang.org/x/tools/txtar"
 )
 
 // TestRequestCases reads each body and prints the view, or the error. Flags:
@@ -158,6 +160,7 @@ func TestPromptsThatAgree(t *testing.T) {
 	for _, body := range []string{
 		chatBody(` { "content" : "aü\u000a" , "role" : "us\u0065r" } `),
 		chatBody(`{"role":"user","content":[{"type":"text","text":"aü\n"}]}`),
+		chatBody(`{"r\u006fle":"user","\u0063ontent":[{"typ\u0065":"text","te\u0078t":"aü\n"}]}`),
 	} {
 		if got := prompts(t, llm.OpChat, body)[0]; got != want {
 			t.Errorf("%s:\n%s, want\n%s", body, shorten([]byte(got)), shorten([]byte(want)))
@@ -274,6 +277,28 @@ func chatOf(size int, unit string) []byte {
 	return []byte(`{"model":"meta-llama/Llama-3.1-8B-Instruct","temperature":0.7,"max_tokens":256,"stream":true,"messages":[` + message + `,` + message + `]}`)
 }
 
+// caseFiles are the files of text cases whose names begin with prefix, without
+// their last line end.
+func caseFiles(t testing.TB, glob, prefix string) (files []string) {
+	t.Helper()
+	paths, err := filepath.Glob(glob)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no cases match %s (%v)", glob, err)
+	}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			if strings.HasPrefix(file.Name, prefix) {
+				files = append(files, strings.TrimSuffix(string(file.Data), "\n"))
+			}
+		}
+	}
+	return files
+}
+
 // FuzzRead holds what is accepted, and what edits do, against encoding/json.
 func FuzzRead(f *testing.F) {
 	for _, body := range []string{
@@ -285,6 +310,9 @@ func FuzzRead(f *testing.F) {
 		`{"mod\u0065l":"m","Model":"x","prompt":[[1],[2]]}`,
 		`{"model":"\ud800","prompt":"p"}`, `{"model":"m","prompt":"p",}`, "{\"model\":\"\xff\",\"prompt\":\"\"}", `[]`,
 	} {
+		f.Add([]byte(body))
+	}
+	for _, body := range caseFiles(f, "testdata/requests/*.txtar", "body") {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

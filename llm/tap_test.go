@@ -88,8 +88,8 @@ func everySplit(t *testing.T, o llm.TapOptions, in string, want tapped) {
 	t.Helper()
 	check := func(parts ...string) {
 		t.Helper()
-		if diff := cmp.Diff(want, tap(o, parts...)); diff != "" {
-			t.Fatalf("fed as %q (-whole +split):\n%s", parts, diff)
+		if got := tap(o, parts...); got != want {
+			t.Fatalf("fed as %q (-whole +split):\n%s", parts, cmp.Diff(want, got))
 		}
 	}
 	for i := range len(in) {
@@ -213,6 +213,9 @@ func FuzzTapStream(f *testing.F) {
 	f.Add("event: error\ndata: {\"error\":{\"message\":\"x\"}}\n\n", uint16(1), uint16(2))
 	f.Add("\xEF\xBB\xBFdata:[DONE]", uint16(1), uint16(2))
 	f.Add("{\"error\":{\"message\":\"x\"},\"model\":\"m\"}", uint16(5), uint16(20))
+	for _, in := range caseFiles(f, "testdata/answers/*.txtar", "in") {
+		f.Add(in, uint16(len(in)/3), uint16(len(in)/2))
+	}
 	f.Fuzz(func(t *testing.T, in string, a, b uint16) {
 		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses} {
 			splitTwice(t, llm.TapOptions{Op: op, Stream: true, DropUsage: true, AnswerModel: "as\"ked"}, in, a, b)
@@ -241,6 +244,9 @@ func FuzzTapJSON(f *testing.F) {
 	f.Add(`{"object":"error","message":"bad","a":[{"model":"x"}]}`, uint16(1), uint16(3))
 	f.Add(`{"model":{"model":"x"},"status":"incomplete","incomplete_details":{"reason":"y"}}`, uint16(1), uint16(3))
 	f.Add(`<html>`, uint16(1), uint16(3))
+	for _, in := range caseFiles(f, "testdata/answers/json_*.txtar", "in") {
+		f.Add(in, uint16(len(in)/3), uint16(len(in)/2))
+	}
 	f.Fuzz(func(t *testing.T, in string, a, b uint16) {
 		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses} {
 			if got := splitTwice(t, llm.TapOptions{Op: op}, in, a, b); got.Out != in {

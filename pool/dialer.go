@@ -189,7 +189,7 @@ func (d *dialer) cost(size int) time.Duration {
 	return 2*plainCost + time.Duration(size>>10)*time.Microsecond
 }
 
-const plainCost = 60 * time.Microsecond
+const plainCost = 80 * time.Microsecond
 
 func (d *dialer) dial(ctx context.Context, req *http.Request) (clientConn, error) {
 	if !d.plain {

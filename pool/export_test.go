@@ -4,6 +4,7 @@
 package pool
 
 import (
+	"context"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -26,3 +27,10 @@ func (p *Pool) SetScrapeCost(d time.Duration) { p.cost.nanoseconds.Store(int64(d
 
 // ScrapeInterval is the effective one.
 func (p *Pool) ScrapeInterval() time.Duration { return p.scrapeInterval() }
+
+// RunRota runs a rota whose job is f until ctx ends.
+func (p *Pool) RunRota(ctx context.Context, interval time.Duration, workers int, f func(*Member) time.Duration) {
+	r := &rota{pool: p, workers: workers, interval: func() time.Duration { return interval }}
+	r.job = func(_ context.Context, t *turn, _ *worker) time.Duration { return f(t.member) }
+	r.run(ctx)
+}

@@ -269,3 +269,30 @@ func BenchmarkReportOK(b *testing.B) {
 		m.Report(pool.OK)
 	}
 }
+
+// llm-d-router#926: one line in the log, however many pages and members; and
+// one more when the signal has been back in between.
+func TestRouter926MissingSignalIsLoggedOnce(t *testing.T) {
+	log := &logText{}
+	p := newPool(t, config.Pool{}, pool.Options{Log: log.logger()}, "10.0.0.1:80", "10.0.0.2:80")
+	show := func(has pool.Signals) {
+		for _, m := range p.Snapshot().Members {
+			m.SetMetrics(&pool.Metrics{Has: has})
+		}
+	}
+	all := pool.HasWaiting | pool.HasKVUsage
+	show(all)
+	for range 5 {
+		show(pool.HasWaiting)
+	}
+	if n := log.count("lacks a signal"); n != 1 {
+		t.Errorf("%d lines, want 1", n)
+	}
+	p.SetMembers(nil) // whoever lacked it is gone
+	p.SetMembers(members("10.0.0.3:80"))
+	show(all)
+	show(pool.HasWaiting)
+	if n := log.count("lacks a signal"); n != 2 {
+		t.Errorf("%d lines after the second loss, want 2", n)
+	}
+}

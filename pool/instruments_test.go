@@ -24,7 +24,6 @@ func TestInstruments(t *testing.T) {
 	cfg := config.Pool{Metrics: config.Metrics{Interval: config.Duration(time.Hour)}}
 	// The members' pages are set by hand; nobody listens at port 1.
 	p := newPool(t, cfg, o, "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
-	o.Metrics.Describe(make(chan *prometheus.Desc, 100))
 	all := p.Snapshot().Members
 	for _, m := range all {
 		m.SetMetrics(&pool.Metrics{At: o.Now(), Has: pool.HasWaiting | pool.HasKVUsage, Waiting: 2, KVUsage: 0.5})

@@ -163,12 +163,16 @@ func (m *Member) forget() {
 func (p *Pool) noteLacks(m *Member) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.noteLacksLocked(m.address)
+}
+
+func (p *Pool) noteLacksLocked(member string) {
 	var lacking Signals
 	for _, other := range p.snapshot.Load().Members {
 		lacking |= Signals(other.lacks.Load())
 	}
 	if lost := lacking &^ p.lacking; lost != 0 {
-		p.log.Warn("metrics page lacks a signal; the gateway's own counts stand in", "signals", lost.String(), "member", m.address)
+		p.log.Warn("metrics page lacks a signal; the gateway's own counts stand in", "signals", lost.String(), "member", member)
 	}
 	if found := p.lacking &^ lacking; found != 0 {
 		p.log.Info("no metrics page lacks the signal any more", "signals", found.String())

@@ -299,6 +299,7 @@ func (p *Pool) replaceLocked(listed []config.Member) {
 	}
 	slices.SortFunc(members, func(a, b *Member) int { return cmp.Compare(a.address, b.address) })
 	p.publishLocked(members)
+	p.noteLacksLocked("") // one that lacked a signal may have gone
 }
 
 // joinLocked is the member for an address that was not listed. One that left

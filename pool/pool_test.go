@@ -123,7 +123,7 @@ func TestScrapeIntervalStretchesWithThePool(t *testing.T) {
 		addrs = append(addrs, fmt.Sprintf("10.0.0.%d:80", i))
 	}
 	p := newPool(t, config.Pool{}, pool.Options{}, addrs...)
-	for _, c := range []struct{ cost, want int64 }{{50, 100}, {75, 100}, {150, 200}, {1500, 2000}} {
+	for _, c := range []struct{ cost, want int64 }{{0, 106}, {75, 106}, {150, 200}, {1500, 2000}} {
 		p.SetScrapeCost(time.Duration(c.cost) * time.Microsecond)
 		if got := p.ScrapeInterval().Milliseconds(); got != c.want {
 			t.Errorf("200 members at %d µs: interval %d ms, want %d", c.cost, got, c.want)

@@ -18,6 +18,9 @@ const (
 	// slowest is the longest wait after failures in a row; a longer effective
 	// interval wins. It bounds how long a server that is back goes unnoticed.
 	slowest = time.Second
+	// slowestHung is the same for a server that let the time out pass: each
+	// attempt holds a worker for so long.
+	slowestHung = 8 * time.Second
 	// keepPage is how much memory a worker keeps between pages at least.
 	keepPage = 256 << 10
 )
@@ -104,7 +107,11 @@ func (p *Pool) scrapedNext(t *turn, f fault, err error) time.Duration {
 	if t.failures == scrapeFailuresLogged {
 		p.log.Warn("member cannot be scraped", "member", t.member.address, "result", string(f), "error", err)
 	}
-	return max(interval, min(slowest, interval<<min(t.failures, 10)))
+	limit := slowest
+	if f == faultTimeout {
+		limit = slowestHung
+	}
+	return max(interval, min(limit, interval<<min(t.failures, 10)))
 }
 
 // scrapeFailuresLogged is how many failures in a row make a line in the log.

@@ -76,6 +76,9 @@ func scraped(t *testing.T, cfg config.Pool, o pool.Options, addr string) (*pool.
 	if cfg.Metrics.Interval == 0 {
 		cfg.Metrics.Interval = 5 * ms
 	}
+	if cfg.Metrics.Timeout == 0 {
+		cfg.Metrics.Timeout = 20 * config.Duration(time.Second) // a busy machine is not what is tested
+	}
 	p := newPool(t, cfg, o, addr)
 	p.Start(t.Context())
 	return p, p.Lookup(addr)

@@ -110,7 +110,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 
 // mayRetry is asked after attempt n has failed in a way that allows another.
 func (x *exchange) mayRetry(n int) bool {
-	return n < x.model.attempts && x.ctx.Err() == nil && x.model.budget.retry()
+	return n < x.model.attempts && x.r.Context().Err() == nil && x.model.budget.retry()
 }
 
 // retryStatus says which answers of a member mean "not here, not now".
@@ -165,9 +165,9 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	}
 	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.body
-	res, err := x.target.backend.Picker.Pick(x.ctx, q)
+	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
 	switch {
-	case err != nil && x.ctx.Err() != nil:
+	case err != nil && x.r.Context().Err() != nil:
 		return clientLeft()
 	case errors.Is(err, context.DeadlineExceeded):
 		x.outcome("refused-picker-timeout")
@@ -185,15 +185,6 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	}
 	if x.record.Picked == "" && len(res.Endpoints) > 0 {
 		x.record.Picked = res.Endpoints[0]
-	}
-	if res.Evicted != nil {
-		go func() {
-			select {
-			case <-res.Evicted:
-				x.cancel(errEvicted)
-			case <-x.ctx.Done():
-			}
-		}()
 	}
 	return nil
 }
@@ -253,15 +244,25 @@ func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
 	return ans, nil
 }
 
-func isEventStream(h http.Header) bool {
-	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	return kind == "text/event-stream"
+func isEventStream(h http.Header) bool { return mediaType(h) == "text/event-stream" }
+
+// mediaType is the answer's media type without its parameters.
+func mediaType(h http.Header) string {
+	kind := h.Get("Content-Type")
+	if plain := kind == "application/json" || kind == "text/event-stream"; plain {
+		return kind
+	}
+	kind, _, _ = mime.ParseMediaType(kind)
+	return kind
 }
 
 // begins counts the attempt on its member and starts its clock.
 func (x *exchange) begins(m *pool.Member) *attempt {
 	a := &attempt{x: x, member: m}
-	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
+	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
+	if x.pick != nil && x.pick.Evicted != nil {
+		go a.watch(x.pick.Evicted)
+	}
 	a.phase = newPhase(a.cancel, &errConnectTimeout, x.model.timeouts.Connect.D(), x.left())
 	if o := x.observer(); o != nil {
 		o.Attempt(m)
@@ -270,6 +271,15 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 		a.charge = m.Charge(tokens, tokens)
 	}
 	return a
+}
+
+// watch ends the attempt when the picker withdraws the request.
+func (a *attempt) watch(evicted <-chan struct{}) {
+	select {
+	case <-evicted:
+		a.cancel(errEvicted)
+	case <-a.ctx.Done():
+	}
 }
 
 // readBuffers relay streams: one is held for as long as a stream is open, so

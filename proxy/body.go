@@ -71,7 +71,7 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 			}
 			buf = append(make([]byte, 0, grown), buf...)
 		}
-		if x.r.ContentLength < 0 || int64(len(buf)) < x.r.ContentLength {
+		if len(buf) > 0 && int64(len(buf)) != x.r.ContentLength { // begin has set the first one
 			x.ctl.SetReadDeadline(uploadDeadline(start, idle, len(buf)))
 		}
 		n, err := x.r.Body.Read(buf[len(buf):cap(buf)])

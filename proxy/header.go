@@ -57,11 +57,13 @@ func stripped(name string) bool {
 		"X-Forwarded-Prefix", "X-Real-Ip", requestIDHeader, "X-Model-Used":
 		return true
 	}
-	for _, prefix := range []string{
-		"X-Gateway-", "X-Prefiller-", "X-Encoder-", "X-Data-Parallel-", "X-Kv-Cache-Source-",
-		"X-Llm-D-", "X-Penstock-", "X-Slo-",
+	if !strings.HasPrefix(name, "X-") {
+		return false
+	}
+	for _, prefix := range [...]string{
+		"Gateway-", "Prefiller-", "Encoder-", "Data-Parallel-", "Kv-Cache-Source-", "Llm-D-", "Penstock-", "Slo-",
 	} {
-		if strings.HasPrefix(name, prefix) {
+		if strings.HasPrefix(name[2:], prefix) {
 			return true
 		}
 	}
@@ -108,7 +110,7 @@ func (x *exchange) requestHeader() http.Header {
 	}
 	out["X-Forwarded-Proto"] = []string{proto}
 	if key := x.target.apiKey; key != "" {
-		out["Authorization"] = []string{"Bearer " + string(key)}
+		out["Authorization"] = []string{"Bearer " + key.Reveal()}
 	}
 	return out
 }

@@ -60,8 +60,12 @@ func (x *exchange) replyInStream(e *llm.Error) {
 	if !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
 		return
 	}
-	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
-	n, err := x.w.Write(e.StreamError(x.op, x.record.RequestID))
+	x.writeDeadline(time.Now())
+	event := e.StreamError(x.op, x.record.RequestID)
+	if x.midEvent {
+		event = append([]byte("\n\n"), event...) // end the half event, or it would swallow this one
+	}
+	n, err := x.w.Write(event)
 	x.record.BytesOut += int64(n)
 	if err == nil {
 		x.ctl.Flush()
@@ -88,7 +92,6 @@ func (x *exchange) answer(status int, body []byte) {
 	h.Set(requestIDHeader, x.record.RequestID)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	x.record.Status, x.sent = status, true
-	x.ctl.SetWriteDeadline(time.Now().Add(30 * time.Second))
 	x.w.WriteHeader(status)
 	if x.r.Method != http.MethodHead {
 		n, _ := x.w.Write(body)

@@ -23,8 +23,7 @@ type exchange struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	ctl      *http.ResponseController
-	ctx      context.Context // the client's; ends with the exchange
-	cancel   context.CancelCauseFunc
+	writeBy  time.Time // the write deadline in force
 
 	route  *route
 	op     llm.Op
@@ -38,10 +37,11 @@ type exchange struct {
 	named  int         // how many of its endpoints were taken
 	denial *epp.Denial // the picker's refusal
 
-	record  *usage.Record
-	stalled bool // the upload ran out of time
-	sent    bool // the head of an answer went to the client
-	broken  bool // the answer broke: end the connection, not the message
+	record   *usage.Record
+	stalled  bool // the upload ran out of time
+	sent     bool // the head of an answer went to the client
+	broken   bool // the answer broke: end the connection, not the message
+	midEvent bool // the bytes sent end inside an event
 }
 
 // serve is one request from its first line to its last byte. What it returns
@@ -86,12 +86,12 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 	s.open.Add(1)
 	l.open.Add(1)
 	x := &exchange{server: s, listener: l, table: s.table.Load(), w: w, r: r, ctl: http.NewResponseController(w)}
-	x.ctx, x.cancel = context.WithCancelCause(r.Context())
 	x.record = &usage.Record{
 		Time: now(), RequestID: requestID(r.Header), Listener: l.name,
 		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
 	}
-	x.ctl.SetWriteDeadline(x.record.Time.Add(l.limits.WriteIdle.D() + l.limits.UploadIdle.D()))
+	x.writeBy = x.record.Time.Add(l.limits.WriteIdle.D())
+	x.ctl.SetWriteDeadline(x.writeBy) // for what net/http may write on its own
 	if l.retired.Load() {
 		w.Header().Set("Connection", "close") // HTTP/2: GOAWAY
 	}
@@ -139,7 +139,6 @@ func (x *exchange) settle() {
 	x.dropBody()
 	x.server.metrics.observe(x)
 	x.server.records(rec)
-	x.cancel(errEnded)
 	x.listener.open.Add(-1)
 	x.server.open.Add(-1)
 	if x.broken {

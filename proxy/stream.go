@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"os"
 	"strconv"
@@ -40,7 +39,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	res := a.res
 	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
 	y.flush = y.sse || res.ContentLength < 0
-	if res.Header.Get("Content-Encoding") == "" && (y.sse || isJSON(res.Header)) {
+	if res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
 		if x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
 			o.AnswerModel = x.record.ModelAsked
@@ -119,15 +118,15 @@ func (y *relay) copyBody() error {
 		}
 		n, err = a.res.Body.Read(*a.buf)
 	}
+	if err != io.EOF {
+		return err // what the tap still holds is half an event: it stays here
+	}
 	if y.tap != nil {
 		if rest := y.tap.Close(); len(rest) > 0 {
 			if werr := y.write(rest); werr != nil {
 				return werr
 			}
 		}
-	}
-	if err != io.EOF {
-		return err
 	}
 	if y.sse && y.tap != nil && a.res.StatusCode < 300 && !y.tap.Finished() && y.tap.FinishReason() == "" && y.tap.Failed() == "" {
 		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
@@ -162,7 +161,7 @@ func (y *relay) pass(in []byte) error {
 
 func (y *relay) write(p []byte) error {
 	x := y.x
-	x.ctl.SetWriteDeadline(time.Now().Add(x.table.cfg.Limits.WriteIdle.D()))
+	x.writeDeadline(time.Now())
 	n, err := x.w.Write(p)
 	x.record.BytesOut += int64(n)
 	if err == nil && y.flush {
@@ -172,6 +171,17 @@ func (y *relay) write(p []byte) error {
 		return errClient{err}
 	}
 	return nil
+}
+
+// writeDeadline gives the client WriteIdle to take the next bytes. Moving the
+// deadline costs more than looking at it, so it moves when a quarter is used:
+// a client that stalls is cut after three quarters of WriteIdle at the least.
+func (x *exchange) writeDeadline(now time.Time) {
+	idle := x.table.cfg.Limits.WriteIdle.D()
+	if x.writeBy.Sub(now) < idle*3/4 {
+		x.writeBy = now.Add(idle)
+		x.ctl.SetWriteDeadline(x.writeBy)
+	}
 }
 
 // note writes what the tap saw into the record.
@@ -198,6 +208,7 @@ func (y *relay) note() {
 func (y *relay) failed(err error) *llm.Error {
 	x := y.x
 	x.broken = true
+	x.midEvent = y.tap != nil && y.tap.MidEvent()
 	if ce := (errClient{}); errors.As(err, &ce) {
 		x.record.ErrorClass = "client_closed"
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -221,11 +232,6 @@ func (y *relay) failed(err error) *llm.Error {
 	}
 	y.a.member.Report(pool.Reset)
 	return llm.UpstreamFailed("the model server broke off its answer")
-}
-
-func isJSON(h http.Header) bool {
-	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	return kind == "application/json"
 }
 
 func isReset(err error) bool {

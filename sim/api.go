@@ -189,6 +189,9 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 		a.refuse(w, &apiError{Status: http.StatusRequestEntityTooLarge, Message: "the body is too large", Type: "BadRequestError"})
 		return nil, false
 	}
+	if err != nil {
+		a.refuse(w, &apiError{Status: http.StatusBadRequest, Message: "the body could not be read", Type: "BadRequestError"})
+	}
 	return body, err == nil
 }
 
@@ -312,7 +315,8 @@ func (x *exchange) end() {
 	x.api.generator.abort(x.job)
 	rec := x.job.record(x.g, x.err)
 	rec.Path, rec.RequestID = x.r.URL.Path, x.r.Header.Get("x-request-id")
-	rec.Aborted = rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut)
+	lost := errors.Is(x.err, errRestarted) || errors.Is(x.err, errClosed)
+	rec.Aborted = !lost && (rec.Aborted || x.r.Context().Err() != nil || errors.Is(x.err, errCut))
 	x.api.ledger.end(rec)
 }
 

@@ -25,9 +25,14 @@ func (a *api) control(mux *http.ServeMux, set func(Faults) error) {
 			writeError(w, &apiError{Status: http.StatusBadRequest, Message: err.Error(), Type: "BadRequestError"})
 			return
 		}
+		if f.Crash > 0 { // it would cut the answer
+			writeJSON(w, http.StatusOK, f)
+			_ = http.NewResponseController(w).Flush()
+			_ = set(f) // was checked
+			return
+		}
+		_ = set(f)
 		writeJSON(w, http.StatusOK, f)
-		_ = http.NewResponseController(w).Flush() // before a crash cuts it
-		_ = set(f)                                // was checked
 	})
 }
 

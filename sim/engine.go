@@ -42,9 +42,9 @@ type Engine struct {
 	running  []*sequence // oldest admission first
 	waiting  []*sequence
 	byID     map[uint64]*sequence
-	adapters []adapterSlot
-	aborts   int // sequences marked and not yet dropped
-	loras    int // sequences with an adapter
+	adapters []adapterSlot // one per LoRA slot
+	aborts   int           // sequences marked and not yet dropped
+	loras    int           // sequences with an adapter
 	gauges   Gauges
 	events   []Event
 	hits     []int32 // cached blocks of the sequence that fit looked at last
@@ -67,10 +67,11 @@ type sequence struct {
 	aborted   bool
 }
 
+// adapterSlot is a place for one LoRA adapter in memory.
 type adapterSlot struct {
-	name string
-	used int // running sequences
-	last int64
+	name string        // "": empty
+	used int           // running sequences
+	last time.Duration // of admission
 }
 
 // batch is the work of one step.
@@ -101,7 +102,7 @@ func (e *Engine) Reset() {
 	e.blocks = newBlockStore(e.preset.NumBlocks)
 	e.running, e.waiting = nil, nil
 	e.byID = make(map[uint64]*sequence)
-	e.adapters = nil
+	e.adapters = make([]adapterSlot, max(e.preset.MaxLoRAs, 0))
 	e.aborts, e.loras = 0, 0
 	e.gauges = Gauges{}
 	e.events = nil
@@ -224,8 +225,8 @@ func (e *Engine) leave(s *sequence) {
 	}
 	e.blocks.release(s.blocks)
 	s.blocks, s.published, s.computed, s.scheduled = nil, 0, 0, 0
-	if slot := e.slot(s.req.Adapter); slot != nil {
-		slot.used--
+	if s.req.Adapter != "" {
+		e.place(s.req.Adapter).used--
 	}
 }
 
@@ -307,12 +308,17 @@ func (e *Engine) admit(now time.Duration, b *batch, budget int) {
 		if budget == 0 || len(e.running) == e.preset.MaxSequences {
 			break
 		}
+		adapter := s.req.Adapter
+		slot := e.place(adapter)
+		if adapter != "" && slot == nil {
+			kept = append(kept, s)
+			continue
+		}
 		if !e.fit(s) {
 			break
 		}
-		if !e.occupy(now, b, s.req.Adapter) {
-			kept = append(kept, s)
-			continue
+		if adapter != "" {
+			slot.occupy(now, b, adapter)
 		}
 		e.start(s)
 		e.running = append(e.running, s)
@@ -383,43 +389,34 @@ func (e *Engine) start(s *sequence) {
 	}
 }
 
-func (e *Engine) slot(adapter string) *adapterSlot {
+// place is the slot that holds the adapter, else the one that it may take: the
+// least recently used of those that no running sequence needs. Nil if there is
+// none, or for the base model.
+func (e *Engine) place(adapter string) (free *adapterSlot) {
+	if adapter == "" {
+		return nil
+	}
 	for i := range e.adapters {
-		if e.adapters[i].name == adapter {
-			return &e.adapters[i]
+		a := &e.adapters[i]
+		if a.name == adapter {
+			return a
+		}
+		if a.used == 0 && (free == nil || free.name != "" && (a.name == "" || a.last < free.last)) {
+			free = a
 		}
 	}
-	return nil
+	return free
 }
 
-// occupy counts one more running sequence of the adapter, loading it into a
-// slot if need be; false when every slot is in use by others.
-func (e *Engine) occupy(now time.Duration, b *batch, adapter string) bool {
-	if adapter == "" {
-		return true
-	}
-	slot := e.slot(adapter)
-	if slot == nil && len(e.adapters) < e.preset.MaxLoRAs {
-		e.adapters = append(e.adapters, adapterSlot{name: adapter})
-		slot = &e.adapters[len(e.adapters)-1]
+// occupy counts one more running sequence of the adapter, which is loaded if
+// another one is in the slot.
+func (a *adapterSlot) occupy(now time.Duration, b *batch, adapter string) {
+	if a.name != adapter {
+		a.name = adapter
 		b.loads++
 	}
-	if slot == nil {
-		for i := range e.adapters {
-			a := &e.adapters[i]
-			if a.used == 0 && (slot == nil || a.last < slot.last) {
-				slot = a
-			}
-		}
-		if slot == nil {
-			return false
-		}
-		slot.name = adapter
-		b.loads++
-	}
-	slot.used++
-	slot.last = int64(now)
-	return true
+	a.used++
+	a.last = now
 }
 
 // advance does what the end of a step does: tokens are computed, full blocks

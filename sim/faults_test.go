@@ -11,9 +11,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock/penstock/sim"
@@ -42,7 +44,7 @@ func (r *rig) stream() (string, error) {
 func TestFaultRefuse(t *testing.T) {
 	r := start(t, sim.Config{Preset: fast()})
 	r.do("GET", "/health", "")
-	r.faults(`{"refuse":"200ms"}`)
+	r.faults(`{"refuse":"1s"}`)
 	if _, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial while refusing: %v", err)
 	}
@@ -58,8 +60,15 @@ func TestFaultRefuse(t *testing.T) {
 	}
 }
 
+func TestFaultRefuseFromTheStart(t *testing.T) {
+	r := start(t, sim.Config{Preset: fast(), Faults: sim.Faults{Refuse: sim.Duration(time.Hour)}})
+	if _, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
 func TestFaultCrash(t *testing.T) {
-	r := start(t, sim.Config{Preset: slow(), StartupDelay: 100 * time.Millisecond})
+	r := start(t, sim.Config{Preset: slow(), StartupDelay: 500 * time.Millisecond})
 	if !eventually(func() bool { res, _ := r.do("GET", "/health", ""); return res.StatusCode == 200 }) {
 		t.Fatal("never ready")
 	}
@@ -90,6 +99,48 @@ func TestFaultCrash(t *testing.T) {
 	}
 	if g := r.server.Gauges(); g.Running != 0 || g.PromptTokens != 0 {
 		t.Errorf("the engine survived: %+v", g)
+	}
+}
+
+// TestEngineLoss takes the engine away under running answers whose connections
+// stay: they must end with an error, and a stream never as if it were whole.
+func TestEngineLoss(t *testing.T) {
+	tests := []struct{ name, path, body, want string }{
+		{"chat stream", "/v1/chat/completions", chat("x", 500, `,"stream":true`), `data: {"error":{"message":"engine restarted"`},
+		{"chat", "/v1/chat/completions", chat("x", 500, ""), `{"error":{"message":"engine restarted"`},
+		{"responses stream", "/v1/responses", `{"model":"sim-model","input":"x","stream":true}`, "event: response.failed"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := sim.New(sim.Config{Preset: slow()})
+				defer s.Close(t.Context())
+				w := httptest.NewRecorder()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					s.Handler().ServeHTTP(w, httptest.NewRequest("POST", tt.path, strings.NewReader(tt.body)))
+				}()
+				time.Sleep(110 * time.Millisecond) // five steps
+				if err := s.SetFaults(sim.Faults{Crash: 1}); err != nil {
+					t.Fatal(err)
+				}
+				<-done
+				text := w.Body.String()
+				if !strings.Contains(text, tt.want) || strings.Contains(text, "[DONE]") || strings.Contains(text, "response.completed") {
+					t.Errorf("%d %s", w.Code, text)
+				}
+				if st := s.Stats(); st.InFlight != 0 || st.Failed != 1 {
+					t.Errorf("%+v", st)
+				}
+				// The engine works again.
+				w = httptest.NewRecorder()
+				s.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(chat("x", 2, ""))))
+				if w.Code != 200 {
+					t.Errorf("afterwards: %d %s", w.Code, w.Body)
+				}
+			})
+		})
 	}
 }
 

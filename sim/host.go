@@ -23,6 +23,7 @@ type host struct {
 	mu      sync.Mutex // guards all below
 	addr    string     // bound address; "" before listen
 	server  *http.Server
+	bound   net.Listener   // of server
 	retired []*http.Server // of before a refusal, for the answers that still run
 	quit    chan struct{}  // closed by close
 	closed  bool
@@ -56,7 +57,7 @@ func (h *host) serve(l net.Listener) {
 		Handler: h.handler, Protocols: protocols, ReadHeaderTimeout: time.Minute,
 		ErrorLog: log.New(io.Discard, "", 0), // aborted connections are what faults are for
 	}
-	h.server = server
+	h.server, h.bound = server, l
 	h.running.Go(func() { _ = server.Serve(l) })
 }
 
@@ -70,6 +71,7 @@ func (h *host) refuse(d time.Duration, hard bool, back func()) {
 	}
 	old := h.server
 	h.server = nil
+	_ = h.bound.Close() // the server does not know it yet if it has just begun
 	if hard {
 		_ = old.Close()
 	} else {

@@ -77,7 +77,13 @@ func NewProvider(cfg ProviderConfig) *Provider {
 func (p *Provider) Handler() http.Handler { return p.host.handler }
 
 // Listen binds addr, serves in the background and returns the address. Once.
-func (p *Provider) Listen(addr string) (string, error) { return p.host.listen(addr) }
+func (p *Provider) Listen(addr string) (string, error) {
+	bound, err := p.host.listen(addr)
+	if err == nil {
+		p.happen(p.cfg.Faults)
+	}
+	return bound, err
+}
 
 // Close is as [Server.Close].
 func (p *Provider) Close(ctx context.Context) (err error) {
@@ -104,10 +110,15 @@ func (p *Provider) SetFaults(f Faults) error {
 		return err
 	}
 	p.api.faults.set(f)
+	p.happen(f)
+	return nil
+}
+
+// happen does the faults that happen once.
+func (p *Provider) happen(f Faults) {
 	if d := time.Duration(max(f.Refuse, f.Crash)); d > 0 {
 		p.host.refuse(d, f.Crash > 0, func() {})
 	}
-	return nil
 }
 
 // authenticate checks the key.

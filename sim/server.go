@@ -142,7 +142,13 @@ func (s *Server) Handler() http.Handler { return s.host.handler }
 
 // Listen binds addr (host:port, port 0 for any), serves in the background and
 // returns the address. Once per Server.
-func (s *Server) Listen(addr string) (string, error) { return s.host.listen(addr) }
+func (s *Server) Listen(addr string) (string, error) {
+	bound, err := s.host.listen(addr)
+	if err == nil {
+		s.happen(s.cfg.Faults)
+	}
+	return bound, err
+}
 
 // Close lets running answers end until ctx is done, then cuts them. No
 // goroutine is left when it returns. It returns the error of ctx if answers
@@ -170,13 +176,18 @@ func (s *Server) SetFaults(f Faults) error {
 	}
 	s.api.faults.set(f)
 	s.driver.setSlow(cmp.Or(f.Slow, 1))
+	s.happen(f)
+	return nil
+}
+
+// happen does the faults that happen once.
+func (s *Server) happen(f Faults) {
 	if f.Crash > 0 {
 		s.host.refuse(time.Duration(f.Crash), true, s.reload)
 		s.driver.restart()
 	} else if f.Refuse > 0 {
 		s.host.refuse(time.Duration(f.Refuse), false, func() {})
 	}
-	return nil
 }
 
 // reload begins the start-up delay anew.

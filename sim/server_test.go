@@ -372,15 +372,28 @@ func TestSleep(t *testing.T) {
 }
 
 func TestStartupDelay(t *testing.T) {
-	r := start(t, sim.Config{Preset: fast(), StartupDelay: 300 * time.Millisecond})
-	for _, path := range []string{"/health", "/metrics", "/v1/models"} {
-		if res, _ := r.do("GET", path, ""); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
-			t.Errorf("%s while loading: %s", path, res.Status)
+	synctest.Test(t, func(t *testing.T) {
+		s := sim.New(sim.Config{Preset: fast(), StartupDelay: 30 * time.Second})
+		defer s.Close(t.Context())
+		get := func(path string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			return w
 		}
-	}
-	if !eventually(func() bool { res, _ := r.do("GET", "/health", ""); return res.StatusCode == 200 }) {
-		t.Error("never ready")
-	}
+		time.Sleep(29 * time.Second)
+		for _, path := range []string{"/health", "/metrics", "/v1/models"} {
+			if w := get(path); w.Code != 503 || w.Header().Get("Retry-After") != "2" {
+				t.Errorf("%s while loading: %d, retry after %s", path, w.Code, w.Header().Get("Retry-After"))
+			}
+		}
+		if w := get("/sim/stats"); w.Code != 200 {
+			t.Errorf("/sim/stats while loading: %d", w.Code)
+		}
+		time.Sleep(time.Second)
+		if w := get("/health"); w.Code != 200 {
+			t.Errorf("/health afterwards: %d", w.Code)
+		}
+	})
 }
 
 func TestTranscription(t *testing.T) {

@@ -42,6 +42,8 @@ and then exits; a second signal exits at once.`,
 // back, so that a second one ends the process.
 func runGateway(ctx context.Context, release func(), path string) error {
 	var level slog.LevelVar
+	again := make(chan string, 1)
+	go config.Watch(ctx, path, func() { offer(again, "file") }) // before the first look at it
 	cfg, err := loadConfig(path)
 	if err != nil {
 		return err
@@ -56,11 +58,9 @@ func runGateway(ctx context.Context, release func(), path string) error {
 	}
 	log.Info("admin", "address", g.admin.addr(), "ops", g.ops.addr())
 
-	again := make(chan string, 1)
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	go config.Watch(ctx, path, func() { offer(again, "file") })
 	for {
 		select {
 		case <-hup:

@@ -54,6 +54,58 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// TestWalk reads what it knows and skips the rest.
+func TestWalk(t *testing.T) {
+	data := []byte(` { "skip" : {"a":[1,{}]}, "list" : [ "x" , -1.5 , [ ] ] , "n":7 } `)
+	s := jsonedit.NewScanner(data, 0)
+	var got []string
+	note := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
+	if s.Array() || !s.Object() {
+		t.Fatal("not an object")
+	}
+	for {
+		key, ok := s.NextMember()
+		if !ok {
+			break
+		}
+		switch name := key.Value(data); name {
+		case "list":
+			for s.Array(); s.NextElement(); {
+				if text, ok := s.Text(); ok {
+					note("text %s", text.Of(data))
+				} else if number, ok := s.Number(); ok {
+					note("number %s", number.Of(data))
+				} else {
+					note("%d %s", s.Peek(), s.Skip().Of(data))
+				}
+			}
+		default:
+			note("%s %s", name, s.Skip().Of(data))
+		}
+	}
+	if !s.Finish() || s.Failed() || s.Err() != nil {
+		t.Fatal(s.Err())
+	}
+	want := []string{`skip {"a":[1,{}]}`, "text x", "number -1.5", fmt.Sprintf("%d [ ]", jsonedit.Array), "n 7"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEndOfRun(t *testing.T) {
+	for _, text := range []string{"", `"`, `\`, "abcdefgh", `abcdefg"hij`, "0123456789\x00\xff#!]\\", `0123456789012345678"\`} {
+		for i := range len(text) + 1 {
+			want := len(text)
+			if j := strings.IndexAny(text[i:], `"\`); j >= 0 {
+				want = i + j
+			}
+			if got := jsonedit.EndOfRun([]byte(text), i); got != want {
+				t.Errorf("%q from %d: %d, want %d", text, i, got, want)
+			}
+		}
+	}
+}
+
 func TestTextSizeAndValue(t *testing.T) {
 	for _, want := range []string{"", "plain text of more than sixteen bytes", "a\n\"b\"\\ü€😀", "\x00\x1f\x7f/"} {
 		for _, literal := range literals(t, want) {
@@ -156,6 +208,23 @@ func TestScanAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestNaturals(t *testing.T) {
+	for text, want := range map[string]int{
+		`[0]`: 1, `[ 1 , 20,3 ]`: 3, "[1,\n2]x": 2,
+		`[]`: -1, `[1,]`: -1, `[01]`: -1, `[-1]`: -1, `[1.0]`: -1, `[1e1]`: -1, `[101]`: -1, `["1"]`: -1, `[1`: -1, `[1 2]`: -1,
+		`[18446744073709551617]`: -1,
+	} {
+		s := jsonedit.NewScanner([]byte(text), 0)
+		n, ok := s.Naturals(100)
+		if !ok {
+			n = -1
+		}
+		if n != want || ok && s.Pos() != strings.Index(text, "]")+1 || !ok && s.Pos() != 0 {
+			t.Errorf("%s: %d, at %d", text, n, s.Pos())
+		}
+	}
+}
+
 // FuzzScan holds the scanner against encoding/json, which accepts more in two
 // points only: bytes that are not UTF-8, and unpaired surrogates.
 func FuzzScan(f *testing.F) {
@@ -170,6 +239,13 @@ func FuzzScan(f *testing.F) {
 		s.Skip()
 		ok := s.Finish()
 		valid := json.Valid(data)
+		quick := jsonedit.NewScanner(data, 0)
+		if n, yes := quick.Naturals(1 << 31); yes {
+			var ids []uint64
+			if err := json.NewDecoder(bytes.NewReader(data)).Decode(&ids); err != nil || len(ids) != n {
+				t.Fatalf("%d natural numbers, encoding/json has %d (%v)", n, len(ids), err)
+			}
+		}
 		if ok && (!valid || !utf8.Valid(data)) {
 			t.Fatalf("accepted, but encoding/json: %v, UTF-8: %v", valid, utf8.Valid(data))
 		}
