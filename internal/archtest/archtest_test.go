@@ -65,7 +65,6 @@ var budget = archtest.Budget{
 
 	Functions: archtest.Allow{
 		"config.meanings": "a table: a line per key",
-		"epp.pluginTable": "a table: a row per plug-in",
 		"cmd/penstock.TestStreamsSurviveMembersAndReloads": "one scenario, told in order",
 	},
 	Structs: archtest.Allow{},
@@ -81,7 +80,6 @@ var state = archtest.Allow{
 	"cmd/penstock.version":   "set by the linker (-ldflags -X)",
 	"llm.fields":             "the inverse of the table fieldNames, computed once",
 	"llm.modelTooLong":       "a text with a constant in it",
-	"llm.nothing":            "an empty reader, which cannot change",
 }
 
 func TestImportOrder(t *testing.T) {
@@ -103,6 +101,8 @@ func TestForbiddenImports(t *testing.T) { report(t, archtest.ForbiddenImports(mo
 func TestSizes(t *testing.T)            { report(t, archtest.Sizes(module(t), budget)) }
 func TestHiddenState(t *testing.T)      { report(t, archtest.HiddenState(module(t), state)) }
 func TestPackageComments(t *testing.T)  { report(t, archtest.PackageComments(module(t))) }
+
+func TestMetrics(t *testing.T) { report(t, archtest.Metrics(module(t), "penstock_")) }
 
 func TestHeader(t *testing.T) {
 	report(t, archtest.Header(module(t),

@@ -211,6 +211,28 @@ func TestHiddenStateRule(t *testing.T) {
 	)
 }
 
+func TestMetricsRule(t *testing.T) {
+	src := strings.Join([]string{
+		`package a`,
+		`var _ = prometheus.NewCounter(prometheus.CounterOpts{Name: "p_good_total", Help: "Good."})`,
+		`var _ = prometheus.NewCounter(prometheus.CounterOpts{Name: "p_bad", Help: "No total."})`,
+		`var _ = prometheus.NewGauge(prometheus.GaugeOpts{Name: "p_bad_total", Help: "No counter."})`,
+		`var _ = prometheus.NewGauge(prometheus.GaugeOpts{Name: "q_bad", Help: "Another prefix."})`,
+		`var _ = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "p_wait_ms", Help: "No base unit."})`,
+		`var _ = prometheus.NewDesc("p_Case", "Upper case.", nil, nil)`,
+		`var _ = prometheus.NewDesc("p_silent", "", nil, nil)`,
+		`var _ = other.CounterOpts{Name: "whatever"}`,
+	}, "\n")
+	want(t, map[string]string{"a/a.go": src}, func(m *archtest.Module) []archtest.Violation { return archtest.Metrics(m, "p_") },
+		"a/a.go:3: metric p_bad counts and does not end in _total",
+		"a/a.go:4: metric p_bad_total ends in _total and is no counter",
+		"a/a.go:5: metric q_bad is not of the form p_lower_case",
+		"a/a.go:6: metric p_wait_ms is not in a base unit (seconds, bytes, ratio)",
+		"a/a.go:7: metric p_Case is not of the form p_lower_case",
+		"a/a.go:8: metric p_silent has no help text",
+	)
+}
+
 func TestLoadSkipsOthersCode(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
