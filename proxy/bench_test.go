@@ -58,3 +58,47 @@ func BenchmarkRequest(b *testing.B) {
 	})
 	b.Run("direct", func(b *testing.B) { run(b, servers[0].URL) })
 }
+
+// BenchmarkChunk is one chunk of a stream, 160 bytes, from model server to
+// client, beside a bare ReverseProxy. As in BenchmarkRequest only the
+// difference speaks.
+func BenchmarkChunk(b *testing.B) {
+	c := chunk("up-m", "0123456789")
+	streams := func(n int) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range n {
+				io.WriteString(w, c)
+				w.(http.Flusher).Flush()
+			}
+			io.WriteString(w, finish+doneMark)
+		}))
+	}
+	run := func(b *testing.B, start func(s *httptest.Server) (url string, end func())) {
+		s := streams(b.N)
+		defer s.Close()
+		url, end := start(s)
+		defer end()
+		b.ReportAllocs()
+		b.ResetTimer()
+		res, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(helloStream))
+		if err != nil {
+			b.Fatal(err)
+		}
+		io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+	b.Run("gateway", func(b *testing.B) {
+		run(b, func(s *httptest.Server) (string, func()) {
+			return newRig(b, []*httptest.Server{s}, func(y string) string { return strings.Replace(y, "round-robin", "default", 1) }).url, func() {}
+		})
+	})
+	b.Run("reverseproxy", func(b *testing.B) {
+		run(b, func(s *httptest.Server) (string, func()) {
+			u, _ := url.Parse(s.URL)
+			p := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(u) }, FlushInterval: -1})
+			return p.URL, p.Close
+		})
+	})
+}

@@ -164,10 +164,10 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		if err != nil {
 			return fmt.Errorf("records: %w", err)
 		}
-		undo = append(undo, func() { l.Close(context.Background()) })
+		undo = append(undo, func() { closeRecords(l) })
 		commits = append(commits, func() {
 			if before := g.records.Swap(l); before != nil {
-				go before.Close(context.Background())
+				go closeRecords(before)
 			}
 		})
 	}
@@ -224,6 +224,9 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (*pooled, func()
 	profile, err := epp.Compile(pcfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("picker %s: %w", pc.Picker.Profile, err)
+	}
+	for _, note := range profile.Notes() {
+		g.log.Warn("picker profile", "pool", pc.Name, "profile", pc.Picker.Profile, "note", note)
 	}
 	if p := g.pools[pc.Name]; p != nil {
 		commit, err := p.pool.Prepare(pc)
@@ -290,11 +293,16 @@ func (g *gateway) close(ctx context.Context) int {
 		p.scheduler.Close()
 	}
 	if l := g.records.Swap(nil); l != nil {
-		flush, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		l.Close(flush)
+		closeRecords(l)
 	}
 	adminServer.close()
 	ops.close()
 	return cut
+}
+
+// closeRecords gives the sink a bounded time to take what is queued.
+func closeRecords(l *usage.Log) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	l.Close(ctx)
 }

@@ -64,6 +64,9 @@ func runGateway(ctx context.Context, release func(), path string) error {
 	for {
 		select {
 		case <-hup:
+			if err := g.records.Load().Reopen(); err != nil { // after a log rotation
+				log.Error("records not reopened; the old file stays", "error", err)
+			}
 			offer(again, "SIGHUP")
 		case why := <-again:
 			next, err := loadConfig(path)
