@@ -35,9 +35,8 @@ import (
 const (
 	demoServers     = 4
 	demoModel       = "demo-8b"
-	demoSpeedup     = 3    // of the preset, or a minute would not do
-	demoBlocks      = 4000 // 64,000 tokens a server, a fifth of the preset's
-	demoRequests    = 480  // per picker
+	demoBlocks      = 5000 // 80,000 tokens a server, a quarter of the preset's
+	demoRequests    = 320  // per picker
 	demoConcurrency = 24
 	demoLimit       = 25 * time.Second // per picker
 )
@@ -133,7 +132,7 @@ func (d *demo) race(ctx context.Context, profile string) (*demoResult, error) {
 	preset.NumBlocks = demoBlocks
 	var members []string
 	for i := range demoServers {
-		s := sim.New(sim.Config{Name: "server-" + strconv.Itoa(i+1), Model: demoModel, Preset: preset, Speedup: demoSpeedup, Seed: uint64(i)})
+		s := sim.New(sim.Config{Name: "server-" + strconv.Itoa(i+1), Model: demoModel, Preset: preset, Seed: uint64(i)})
 		d.servers = append(d.servers, s)
 		addr, err := s.Listen("127.0.0.1:0")
 		if err != nil {
@@ -183,14 +182,14 @@ models:
 }
 
 // demoWorkload is conversations of a few turns; each of 32 groups of them
-// begins with the same 3,000 tokens.
+// begins with the same 6,000 tokens.
 func demoWorkload() bench.Workload {
 	return bench.Workload{
 		Name: "demo", Rate: 40, Window: time.Minute, Servers: demoServers,
 		Sources: []bench.Source{{
 			Class: "chat", Share: 1, Kind: bench.Chat, Groups: 32,
-			Shared: bench.Length{Min: 3000, Max: 3000}, Own: bench.Length{Min: 60, Max: 200}, Output: bench.Length{Min: 20, Max: 60},
-			MinTurns: 2, MaxTurns: 6, MaxContext: 8000, PerSession: 4,
+			Shared: bench.Length{Min: 6000, Max: 6000}, Own: bench.Length{Min: 60, Max: 200}, Output: bench.Length{Min: 20, Max: 60},
+			MinTurns: 2, MaxTurns: 6, MaxContext: 12000, PerSession: 4,
 		}},
 	}
 }
@@ -214,8 +213,8 @@ func (d *demo) table(results []demoResult) {
 	}
 	fmt.Fprintln(d.out)
 	w.Flush()
-	fmt.Fprintf(d.out, "\n%d simulated servers, an 8B model on one H100 each, %d× as fast, KV cache of %d tokens; the same %d conversations' requests for both pickers.\n",
-		demoServers, demoSpeedup, demoBlocks*16, d.requests)
+	fmt.Fprintf(d.out, "\n%d simulated servers, an 8B model on one H100 each, with a KV cache of %d tokens; the same conversations, %d requests, for both pickers.\n",
+		demoServers, demoBlocks*16, d.requests)
 }
 
 func milliseconds(s float64) string { return fmt.Sprintf("%.0f ms", s*1000) }
