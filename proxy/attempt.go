@@ -38,6 +38,10 @@ type attempt struct {
 	reused    atomic.Bool // and it had served before
 	sentFull  atomic.Bool // the whole request was written
 	answered  atomic.Bool // a byte of an answer came
+
+	early   sync.Mutex // orders what the transport tells the client before the head
+	told    int        // 1xx answers of the member
+	decided bool       // the round trip is over: the client is the handler's alone
 }
 
 // answer is a member's answer whose first body bytes have come, or its end.
@@ -216,11 +220,16 @@ func (t *table) inTurn(p *pool.Pool, tried []string) *pool.Member {
 // before its first token can still be replaced.
 func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
 	a := x.begins(m)
-	res, err := x.target.upstream.roundTrip(a.outbound())
+	res, err := a.roundTrip(a.outbound())
 	if err != nil {
 		f := a.classify(err)
 		a.close()
 		return nil, f
+	}
+	if !validStatus(res.StatusCode) {
+		a.close()
+		res.Body.Close()
+		return nil, a.invalid()
 	}
 	// After a head only bytes of the body, or its end, make an answer: one for
 	// a stream, a buffer full for the rest, so that a short answer is had whole
@@ -322,17 +331,44 @@ func (a *attempt) outbound() *http.Request {
 			}
 		},
 		GotFirstResponseByte: func() { a.answered.Store(true) },
-		Got1xxResponse:       x.informational,
+		Got1xxResponse:       a.informational,
 	}
 	return r.WithContext(httptrace.WithClientTrace(a.ctx, trace))
 }
 
+// roundTrip sends r and waits for the head of the answer.
+func (a *attempt) roundTrip(r *http.Request) (*http.Response, error) {
+	res, err := a.x.target.upstream.roundTrip(r)
+	a.early.Lock()
+	a.decided = true
+	a.early.Unlock()
+	return res, err
+}
+
+// validStatus says that a final answer may have this status (RFC 9110 §15).
+func validStatus(code int) bool { return code >= 200 && code <= 599 }
+
+// maxInformational bounds the 1xx answers to one request, which the transport
+// leaves to its caller: without it they could go on until the time is up.
+const maxInformational = 32
+
+var errInformational = errors.New("too many 1xx answers")
+
 // informational passes 1xx answers on (RFC 9110 §15.2), except those that
-// belong to the hop.
-func (x *exchange) informational(code int, header textproto.MIMEHeader) error {
-	if code == http.StatusContinue || code == http.StatusSwitchingProtocols || x.sent {
+// belong to the hop. The transport calls it from a goroutine of its own, which
+// may outlive the round trip when that is cancelled.
+func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
+	x := a.x
+	a.early.Lock()
+	defer a.early.Unlock()
+	if a.told++; a.told > maxInformational {
+		return errInformational
+	}
+	if a.decided || code == http.StatusContinue || code == http.StatusSwitchingProtocols || !x.r.ProtoAtLeast(1, 1) {
 		return nil
 	}
+	x.writeDeadline(time.Now())
+	defer x.waits()
 	h := x.w.Header()
 	kept := h.Clone()
 	responseHeader(h, http.Header(header))
@@ -402,6 +438,11 @@ func (a *attempt) classify(err error) *failure {
 	case !a.answered.Load(), strings.Contains(err.Error(), "EOF"), isReset(err):
 		return &failure{reply: llm.UpstreamFailed("the model server broke the connection before it answered"), outcome: pool.Reset, blame: true, retry: true, sent: sent}
 	}
+	return a.invalid()
+}
+
+// invalid is the failure of an answer that is none.
+func (a *attempt) invalid() *failure {
 	return &failure{reply: llm.UpstreamFailed("the model server's answer is not valid HTTP"), outcome: pool.Reset, blame: true, sent: true}
 }
 

@@ -24,8 +24,10 @@ func (x *exchange) reply(e *llm.Error) {
 		}
 	}
 	if x.clientGone() {
-		x.broken = x.sent
-		return // nobody listens
+		// Nobody listens, or somebody who has closed only his own half: an
+		// answer that net/http would end for us must not look whole to him.
+		x.broken = true
+		return
 	}
 	if x.sent {
 		x.replyInStream(e)
@@ -92,6 +94,7 @@ func (x *exchange) answer(status int, body []byte) {
 	h.Set(requestIDHeader, x.record.RequestID)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	x.record.Status, x.sent = status, true
+	x.writeDeadline(time.Now()) // the last one may have passed in the wait for a model server
 	x.w.WriteHeader(status)
 	if x.r.Method != http.MethodHead {
 		n, _ := x.w.Write(body)

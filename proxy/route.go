@@ -101,7 +101,11 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 			if tc.Weight != nil {
 				tg.weight = *tc.Weight
 			}
-			for _, p := range pc.Paths {
+			paths := pc.Paths
+			if paths == nil {
+				paths = config.DefaultPaths()
+			}
+			for _, p := range paths {
 				tg.paths[p], t.paths[p] = true, true
 			}
 			m.targets = append(m.targets, tg)

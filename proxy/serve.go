@@ -90,8 +90,10 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 		Time: now(), RequestID: requestID(r.Header), Listener: l.name,
 		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
 	}
-	x.writeBy = x.record.Time.Add(l.limits.WriteIdle.D())
-	x.ctl.SetWriteDeadline(x.writeBy) // for what net/http may write on its own
+	if r.ProtoMajor < 2 { // over HTTP/2 it would run while there is nothing to write, see waits
+		x.writeBy = x.record.Time.Add(l.limits.WriteIdle.D())
+		x.ctl.SetWriteDeadline(x.writeBy) // for what net/http may write on its own
+	}
 	if l.retired.Load() {
 		w.Header().Set("Connection", "close") // HTTP/2: GOAWAY
 	}

@@ -540,3 +540,16 @@ func TestReloadLosesNoStream(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
+
+// Without pools[].paths a pool serves the default ones.
+func TestDefaultPathsAreServed(t *testing.T) {
+	s := model(t, answers(200, `{"tokens":[1]}`))
+	r := newRig(t, []*httptest.Server{s}, nil)
+	if res, body := r.postTo("/tokenize", `{"model":"m","prompt":"x"}`); res.StatusCode != 200 {
+		t.Errorf("got %d %s", res.StatusCode, body)
+	}
+	r = newRig(t, []*httptest.Server{s}, func(y string) string { return strings.Replace(y, "    metrics:", "    paths: []\n    metrics:", 1) })
+	if res, body := r.postTo("/tokenize", `{"model":"m","prompt":"x"}`); res.StatusCode != 404 {
+		t.Errorf("with an empty list: %d %s", res.StatusCode, body)
+	}
+}

