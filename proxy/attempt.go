@@ -89,7 +89,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		a, f := x.attempt(m)
 		if f == nil {
 			m.Report(outcomeOf(a.res.StatusCode))
-			if !retryStatus(a.res.StatusCode) || full >= 1 || !x.mayRetry(n) {
+			if !retryStatus(a.res.StatusCode) || full >= 1 || !x.mayRetry(n, true) {
 				return a, nil
 			}
 			f = &failure{retry: true, sent: true, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
@@ -106,15 +106,17 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		} else {
 			again, tried = nil, append(tried, m.Address())
 		}
-		if last = f; !f.retry || full > 1 || !x.mayRetry(n) {
+		if last = f; !f.retry || full > 1 || !x.mayRetry(n, f.sent) {
 			return nil, f.reply
 		}
 	}
 }
 
-// mayRetry is asked after attempt n has failed in a way that allows another.
-func (x *exchange) mayRetry(n int) bool {
-	return n < x.model.attempts && x.r.Context().Err() == nil && x.model.budget.retry()
+// mayRetry is asked after attempt n has failed in a way that allows another. An
+// attempt that reached nobody costs no server anything and is not charged to
+// the budget.
+func (x *exchange) mayRetry(n int, sent bool) bool {
+	return n < x.model.attempts && x.r.Context().Err() == nil && (!sent || x.model.budget.retry())
 }
 
 // retryStatus says which answers of a member mean "not here, not now".

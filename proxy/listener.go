@@ -163,13 +163,20 @@ func (l *listener) drain(limit time.Duration) {
 func (l *listener) await(ctx context.Context, n *atomic.Int64) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for n.Load() > 0 {
+	ending := l.server.ending
+	// A connection that was accepted just now may not be counted yet: what is
+	// zero must stay zero for a while.
+	for quiet := 0; quiet < 3; {
 		select {
 		case <-tick.C:
+			quiet++
 		case <-ctx.Done():
 			return
-		case <-l.server.ending:
-			n = &l.open // the process ends: idle connections are not waited for
+		case <-ending:
+			n, ending = &l.open, nil // the process ends: idle connections are not waited for
+		}
+		if n.Load() > 0 {
+			quiet = 0
 		}
 	}
 }

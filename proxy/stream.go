@@ -126,7 +126,7 @@ func (y *relay) copyBody() error {
 		n, err = a.res.Body.Read(*a.buf)
 	}
 	y.x.writeDeadline(time.Now()) // for what net/http still has to write
-	if err != io.EOF {
+	if err != io.EOF && (y.tap == nil || !y.tap.Finished()) {
 		return err // what the tap still holds is half an event: it stays here
 	}
 	if y.tap != nil {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -66,7 +67,7 @@ func TestStreamsSurviveMembersAndReloads(t *testing.T) {
 		}
 	}
 	write(addrs)
-	g := newGateway(slog.New(slog.DiscardHandler), "")
+	g := newGateway(slog.New(slog.NewTextHandler(panics{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), "")
 	address := "127.0.0.1:0"
 	reload := func(n int) {
 		profile := []string{"default", "round-robin", "llm-d-blend"}[n%3]
@@ -177,4 +178,14 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 		stacks = stacks[:20000]
 	}
 	t.Errorf("%s did not settle\n%s", what, strings.TrimSpace(stacks))
+}
+
+// panics fails the test when the gateway logs one.
+type panics struct{ t *testing.T }
+
+func (p panics) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("panic")) {
+		p.t.Errorf("%s", b)
+	}
+	return len(b), nil
 }
