@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Options are what [LoadWith] and [ParseWith] take from their surroundings.
@@ -45,7 +46,9 @@ func LoadWith(path string, o Options) (*Config, error) {
 
 // readBounded reads any kind of file, one byte beyond the bound at most.
 func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	// Not to wait for whoever writes to a named pipe: nothing would be read
+	// again, neither this file nor a later one.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,4 +162,23 @@ func TestWatch(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
+
+// A named pipe in place of a file is read as what it holds, nothing: waiting
+// for its writer would end every later reload.
+func TestNamedPipeIsNotWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "penstock.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := config.Load(path); done <- err }()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("loaded")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still waits")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -28,6 +29,12 @@ const (
 // bad data. What it holds is at most max bytes for the result and as much for
 // one step before, and the decoder's window.
 func Decode(encoding string, body []byte, max int64) ([]byte, *Error) {
+	return DecodeHolding(encoding, body, max, func(int64) *Error { return nil })
+}
+
+// DecodeHolding is Decode that asks hold before it takes n more bytes for a
+// result, and ends with its refusal.
+func DecodeHolding(encoding string, body []byte, max int64, hold func(n int64) *Error) ([]byte, *Error) {
 	if int64(len(body)) > max {
 		return nil, TooLarge(max)
 	}
@@ -43,14 +50,14 @@ func Decode(encoding string, body []byte, max int64) ([]byte, *Error) {
 	}
 	for i := len(codings) - 1; i >= 0; i-- { // the last was applied last
 		var err *Error
-		if body, err = decode(codings[i], body, max); err != nil {
+		if body, err = decode(codings[i], body, max, hold); err != nil {
 			return nil, err
 		}
 	}
 	return body, nil
 }
 
-func decode(coding string, body []byte, max int64) ([]byte, *Error) {
+func decode(coding string, body []byte, max int64, hold func(int64) *Error) ([]byte, *Error) {
 	src := bytes.NewReader(body)
 	r, release, err := decoder(coding, body, src)
 	if err == errCoding {
@@ -58,9 +65,12 @@ func decode(coding string, body []byte, max int64) ([]byte, *Error) {
 	}
 	if err == nil {
 		var out []byte
-		out, err = readBounded(r, len(body), max)
+		out, err = readBounded(r, len(body), max, hold)
 		release()
+		var refused *Error
 		switch {
+		case errors.As(err, &refused):
+			return nil, refused
 		case err == errTooLarge:
 			return nil, TooLarge(max)
 		case err == nil && src.Len() > 0:
@@ -132,8 +142,12 @@ func putZstd(r *zstd.Decoder) {
 
 // readBounded reads all of r, but no more than max bytes. The first guess at
 // the size is four times that of the compressed data.
-func readBounded(r io.Reader, compressed int, max int64) ([]byte, error) {
-	out := make([]byte, 0, min(int64(compressed)*4+512, max))
+func readBounded(r io.Reader, compressed int, max int64, hold func(int64) *Error) ([]byte, error) {
+	first := min(int64(compressed)*4+512, max)
+	if refused := hold(first); refused != nil {
+		return nil, refused
+	}
+	out := make([]byte, 0, first)
 	for {
 		if len(out) == cap(out) {
 			if int64(len(out)) >= max {
@@ -145,7 +159,11 @@ func readBounded(r io.Reader, compressed int, max int64) ([]byte, error) {
 				}
 				return out, nil
 			}
-			grown := make([]byte, len(out), min(int64(cap(out))*2, max))
+			size := min(int64(cap(out))*2, max)
+			if refused := hold(size - int64(cap(out))); refused != nil {
+				return nil, refused
+			}
+			grown := make([]byte, len(out), size)
 			copy(grown, out)
 			out = grown
 		}

@@ -134,3 +134,28 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What a result takes is asked for before it is taken.
+func TestDecodeHolds(t *testing.T) {
+	for _, coding := range []string{"gzip", "deflate", "zstd", "gzip, gzip"} {
+		body := make([]byte, 1<<20)
+		for c := range strings.SplitSeq(coding, ", ") {
+			body = encode(t, c, body)
+		}
+		var held int64
+		out, err := llm.DecodeHolding(coding, body, 2<<20, func(n int64) *llm.Error { held += n; return nil })
+		if err != nil || held < int64(cap(out)) {
+			t.Errorf("%s: %d held for %d bytes, %v", coding, held, cap(out), err)
+		}
+		held = 0
+		full := func(n int64) *llm.Error {
+			if held += n; held > 1<<18 {
+				return llm.Unavailable("full", 0)
+			}
+			return nil
+		}
+		if _, err := llm.DecodeHolding(coding, body, 2<<20, full); err == nil || err.Status != 503 {
+			t.Errorf("%s: %v, want the refusal", coding, err)
+		}
+	}
+}

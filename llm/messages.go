@@ -13,8 +13,15 @@ import (
 // This file reads what the model is given: messages, items and prompts. What
 // it does not know passes: engines differ in the parts that they take.
 
+// maxPieces bounds the view of a prompt: three bytes of a body make a piece of
+// forty, and nothing that is chosen by a prefix needs more of them. Those after
+// it are counted and not viewed.
+const maxPieces = 1 << 16
+
 func (rd *reader) add(kind pieceKind, t jsonedit.Text) {
-	rd.prompt.pieces = append(rd.prompt.pieces, piece{kind, t})
+	if len(rd.prompt.pieces) < maxPieces {
+		rd.prompt.pieces = append(rd.prompt.pieces, piece{kind, t})
+	}
 	switch kind {
 	case pieceMedia:
 		rd.prompt.media++
@@ -90,7 +97,9 @@ func (rd *reader) message(list string, i int, item bool) {
 				rd.wrongType(at(list, i)+".role", "must be a string")
 				return
 			}
-			rd.prompt.pieces[role].text = t
+			if role < maxPieces {
+				rd.prompt.pieces[role].text = t
+			}
 			rd.prompt.textBytes += t.Size
 			hasRole = true
 		case string(name) == "content":

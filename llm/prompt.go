@@ -59,8 +59,8 @@ const (
 // times as many bytes, so that it weighs in a prefix as it does in Tokens.
 const MediaTokens = 256
 
-// Len is the number of prompts (an array of prompts has several; chat one; a
-// body without a prompt none).
+// Len is the number of prompts (an array of prompts has several, of which the
+// first maxPieces are viewed; chat one; a body without a prompt none).
 func (p *Prompt) Len() int {
 	switch {
 	case p.each:

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"mime/multipart"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -448,6 +449,35 @@ func BenchmarkRead(b *testing.B) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// A body of many tiny pieces does not become many times its size.
+func TestManyPieces(t *testing.T) {
+	const n = 1 << 19
+	for name, c := range map[string]struct {
+		op         llm.Op
+		head, unit string
+		tokens     int
+	}{
+		"prompts":  {llm.OpCompletions, `"prompt":[`, `"a"`, n / 4},
+		"ids":      {llm.OpEmbeddings, `"input":[`, `[1]`, n},
+		"messages": {llm.OpChat, `"messages":[`, `{"role":"a"}`, n / 4},
+	} {
+		body := []byte(`{"model":"m",` + c.head + strings.Repeat(c.unit+",", n-1) + c.unit + `]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		req, err := llm.Read(c.op, "", body, llm.Limits{})
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
+			t.Errorf("%s: %d bytes for a body of %d", name, took, len(body))
+		}
+		if got := req.Prompt.Tokens(); got != c.tokens {
+			t.Errorf("%s: %d tokens, want %d", name, got, c.tokens)
 		}
 	}
 }

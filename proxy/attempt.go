@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/penstock/penstock/epp"
@@ -433,6 +434,8 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: llm.Saturated(cause.Error(), time.Second), sent: sent}
 	case cause != nil:
 		return &failure{reply: clientLeft(), sent: sent}
+	case ownLimit(err):
+		return &failure{reply: llm.Unavailable("the gateway cannot open a connection: it is at a limit of its own", time.Second), retry: true, sent: sent}
 	case !a.connected.Load():
 		return &failure{reply: llm.UpstreamFailed("the model server refused the connection"), outcome: pool.Refused, blame: true, retry: true}
 	case a.reused.Load() && !a.answered.Load():
@@ -441,6 +444,17 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: llm.UpstreamFailed("the model server broke the connection before it answered"), outcome: pool.Reset, blame: true, retry: true, sent: sent}
 	}
 	return a.invalid()
+}
+
+// ownLimit says that this machine or process, and no member, is short of what
+// a connection takes. Blaming members for it would eject all of them.
+func ownLimit(err error) bool {
+	for _, own := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }
 
 // invalid is the failure of an answer that is none.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/penstock/penstock/llm"
@@ -23,6 +24,9 @@ const uploadFloor = 1 << 10
 // body's end. Bounded in size, in time and over all requests together.
 func (x *exchange) readBody() *llm.Error {
 	limit := int64(x.table.cfg.Limits.Body)
+	if len(x.r.Header["Content-Type"]) > 1 {
+		return llm.InvalidRequest("", "Content-Type is given twice, which servers read differently")
+	}
 	if x.r.ContentLength > limit {
 		return llm.TooLarge(limit)
 	}
@@ -38,12 +42,13 @@ func (x *exchange) readBody() *llm.Error {
 	}
 	x.record.BytesIn = int64(len(raw))
 	x.body = raw
-	if enc := x.r.Header.Get("Content-Encoding"); enc != "" {
-		if x.body, fail = llm.Decode(enc, raw, limit); fail != nil {
+	if enc := x.r.Header["Content-Encoding"]; len(enc) > 0 {
+		// Several lines are one list (RFC 9110 §5.3).
+		if x.body, fail = llm.DecodeHolding(strings.Join(enc, ","), raw, limit, x.hold); fail != nil {
 			return fail
 		}
 		x.r.Header.Del("Content-Encoding")
-		return x.hold(int64(len(x.body)) - int64(len(raw)))
+		return x.hold(int64(cap(x.body)) - x.held) // what the steps before held is free
 	}
 	return nil
 }

@@ -86,8 +86,12 @@ func (x *exchange) requestHeader() http.Header {
 	out := make(http.Header, len(in)+4)
 	named := in["Connection"]
 	for name, values := range in {
-		if d := dash(name); hopByHop(d) || stripped(d) || connectionNames(named, name) {
+		d := dash(name)
+		if hopByHop(d) || stripped(d) || connectionNames(named, name) {
 			continue
+		}
+		if d != name && (d == "Content-Type" || d == "Content-Encoding") {
+			continue // what says how the body was read comes under one name
 		}
 		out[name] = values
 	}

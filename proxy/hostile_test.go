@@ -4,6 +4,7 @@
 package proxy_test
 
 import (
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -155,6 +156,57 @@ func TestHalfClosedClient(t *testing.T) {
 		c.(*net.TCPConn).CloseWrite()
 		if b, _ := io.ReadAll(c); len(b) > 0 {
 			t.Errorf("got %q", b)
+		}
+	}
+}
+
+// Bodies that unpack count against limits.bodiesInFlight while they do.
+func TestUnpackedBodiesCount(t *testing.T) {
+	s := model(t, answers(200, answer))
+	r := newRig(t, []*httptest.Server{s}, func(y string) string { return y + "limits: {body: 2MiB, bodiesInFlight: 2MiB}\n" })
+	var packed strings.Builder
+	z := gzip.NewWriter(&packed)
+	io.WriteString(z, strings.TrimSuffix(hello, "}")+`,"x":"`+strings.Repeat("a", 2000<<10)+`"}`)
+	z.Close()
+	send := func(lines ...string) (*http.Response, error) {
+		req, _ := http.NewRequest("POST", r.url+"/v1/chat/completions", strings.NewReader(packed.String()))
+		req.Header = http.Header{"Content-Type": {"application/json"}, "Content-Encoding": lines}
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			res.Body.Close()
+		}
+		return res, err
+	}
+	if res, err := send("gzip"); err != nil || res.StatusCode != 503 {
+		t.Errorf("got %v %v, want 503", res, err)
+	}
+	if res, err := send("identity", "gzip"); err != nil || res.StatusCode != 503 {
+		t.Errorf("in two lines: got %v %v, want 503", res, err)
+	}
+	for range 3 { // nothing stays counted
+		if res, body := r.post(hello); res.StatusCode != 200 {
+			t.Errorf("after it: %d %s", res.StatusCode, body)
+		}
+	}
+}
+
+// Nothing that says how to read a body is left for the server to read anew.
+func TestHowABodyIsReadIsSaidOnce(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	s := model(t, func(w http.ResponseWriter, r *http.Request) { seen <- r.Header; answers(200, answer)(w, r) })
+	r := newRig(t, []*httptest.Server{s}, nil)
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+	tail := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(hello), hello)
+	if got := r.raw(head + "Content-Type: multipart/form-data; boundary=x\r\n" + tail); !strings.HasPrefix(got, "HTTP/1.1 400") {
+		t.Errorf("two types: %q", got)
+	}
+	if got := r.raw(head + "Content_Type: text/plain\r\nContent_Encoding: gzip\r\nContent-Encoding:\r\n" + tail); !strings.HasPrefix(got, "HTTP/1.1 200") {
+		t.Errorf("got %q", got)
+	}
+	h := <-seen
+	for _, name := range []string{"Content_type", "Content_encoding", "Content-Encoding"} {
+		if v, ok := h[name]; ok {
+			t.Errorf("the server saw %s: %q", name, v)
 		}
 	}
 }
