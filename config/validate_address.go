@@ -205,7 +205,8 @@ func administration() []string {
 		"/set_internal_state", "/slow_down", "/configure_logging", "/open_session", "/close_session",
 		"/update_weights", "/update_weights_", "/update_weight_", "/init_weights_", "/init_weight_", "/destroy_weights_", "/get_weights_",
 		"/release_memory_occupation", "/resume_memory_occupation", "/scale_elastic_ep", "/is_scaling_elastic_ep",
-		"/start_expert_", "/stop_expert_", "/dump_expert_",
+		"/start_", "/stop_", "/finish_", "/shutdown_", "/dump_expert_",
+		"/get_world_size", "/kv_event_sources", "/release_kv_cache_memory", "/weight_checker", "/weight_info",
 		"/v2/repository", "/v2/logging", "/v2/trace", "/v2/systemsharedmemory", "/v2/cudasharedmemory",
 		"/kv_cache_events", "/perf_metrics", "/steady_clock_offset", "/slots", "/props", "/lora-adapters", "/debug",
 	}

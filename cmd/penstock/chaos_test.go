@@ -38,7 +38,11 @@ func TestStreamsSurviveMembersAndReloads(t *testing.T) {
 		fleet[i] = sim.New(sim.Config{Name: fmt.Sprint("s", i), Model: "up", Preset: chaosPreset(), Seed: uint64(i)})
 		var err error
 		for range 50 { // the port of the one that died may take a moment
-			if addrs[i], err = fleet[i].Listen(addr); err == nil {
+			var bound string
+			if bound, err = fleet[i].Listen(addr); err == nil {
+				if addrs[i] == "" {
+					addrs[i] = bound // written before anybody else reads it
+				}
 				return
 			}
 			time.Sleep(20 * time.Millisecond)
