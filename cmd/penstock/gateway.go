@@ -174,17 +174,18 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
 		what, address, before string
+		write                 time.Duration // of one answer
 		handler               func(address string) http.Handler
 		server                **sideServer
 	}{
-		{"admin", cfg.Admin.Address, addressOf(g.admin), g.adminHandler, &adminServer},
-		{"ops", cfg.Ops.Address, addressOf(g.ops), g.opsHandler, &opsServer},
+		{"admin", cfg.Admin.Address, addressOf(g.admin), 0, g.adminHandler, &adminServer},
+		{"ops", cfg.Ops.Address, addressOf(g.ops), opsWrite, g.opsHandler, &opsServer},
 	}
 	for _, side := range sides {
 		if side.address == side.before {
 			continue
 		}
-		s, err := listenSide(side.address, side.handler)
+		s, err := listenSide(side.address, side.write, side.handler)
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.what, err)
 		}
