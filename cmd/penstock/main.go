@@ -43,5 +43,7 @@ func newRootCommand() *cobra.Command {
 		newRunCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
 		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
 	)
+	root.Version = thisBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	return quiet(root)
 }
