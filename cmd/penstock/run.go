@@ -131,7 +131,7 @@ func shutdown(g *gateway, release func()) error {
 	took := time.Since(start)
 	g.log.Info("ended", "took", took.Round(time.Millisecond), "streamsCut", cut)
 	if cut > 0 {
-		return fmt.Errorf("%d open requests were cut after %s", cut, took.Round(time.Millisecond))
+		return fmt.Errorf("cut %d of the open requests after %s", cut, took.Round(time.Millisecond))
 	}
 	return nil
 }
