@@ -129,7 +129,7 @@ func shutdown(g *gateway, release func()) error {
 	start := time.Now()
 	cut := g.close(ctx)
 	took := time.Since(start)
-	g.log.Info("ended", "took", took.Round(time.Millisecond), "streamsCut", cut)
+	g.log.Info("ended", "took", took.Round(time.Millisecond).String(), "streamsCut", cut)
 	if cut > 0 {
 		return fmt.Errorf("cut %d of the open requests after %s", cut, took.Round(time.Millisecond))
 	}
