@@ -98,6 +98,7 @@ func Ops(o Options) http.Handler {
 	o.Address = ""
 	s := newServer(o)
 	s.health()
+	s.hint = "health and metrics only: /healthz, /readyz, /metrics"
 	return s.handler()
 }
 
@@ -106,6 +107,7 @@ type server struct {
 	Options
 	mux   *http.ServeMux
 	paths []path
+	hint  string // where there is nothing
 }
 
 // path is one line of the index.
@@ -115,9 +117,9 @@ func newServer(o Options) *server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, mux: http.NewServeMux()}
+	s := &server{Options: o, mux: http.NewServeMux(), hint: "GET / lists the paths"}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, http.StatusNotFound, "no such path: "+r.URL.Path, "GET / lists the paths")
+		writeError(w, http.StatusNotFound, "no such path: "+r.URL.Path, s.hint)
 	})
 	return s
 }

@@ -127,7 +127,7 @@ func TestAdminRefusals(t *testing.T) {
 		{"GET", "/picks?n=0", "", 400, `n is "0"`, "a number from 1 to 1000"},
 		{"GET", "/picks?n=1001", "", 400, `n is "1001"`, "a number from 1 to 1000"},
 		{"GET", "/picks?n=all", "", 400, `n is "all"`, "a number from 1 to 1000"},
-		{"GET", "/picks/req-2", "", 404, `no pick is kept for request "req-2"`, "only the newest picks are kept; GET /picks lists them"},
+		{"GET", "/picks/req-2", "", 404, `no pick is kept for request "req-2"`, "a request that was refused before a pick has none, and only the newest are kept; penstock get picks (GET /picks) lists them"},
 		{"POST", "/explain?pool=x", "{}", 404, `there is no pool "x"`, "pools: llama, empty"},
 		{"POST", "/explain", "", 400, "model is missing", ""},
 		{"POST", "/explain", strings.Repeat(" ", 32<<20+1), 413, "the body is larger than 33554432 bytes", ""},

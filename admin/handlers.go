@@ -160,7 +160,7 @@ func (s *server) pick(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeError(w, http.StatusNotFound, "no pick is kept for request "+quote(id),
-		"only the newest picks are kept; GET /picks lists them")
+		"a request that was refused before a pick has none, and only the newest are kept; penstock get picks (GET /picks) lists them")
 }
 
 func (s *server) explain(w http.ResponseWriter, r *http.Request) {

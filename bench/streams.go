@@ -82,7 +82,7 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 			turn := Turn{Prompt: Prompt{{ID: uint64(i) + 1, Tokens: 16}}}
 			opened := sync.OnceFunc(func() { <-places; opening.Done() })
 			first := true
-			x := send(ctx, client, url, nil, ChatBody(&turn, s.Model, output, true), true, patience, func() {
+			x := send(ctx, client, url, nil, endless(ChatBody(&turn, s.Model, output, true)), true, patience, func() {
 				chunks.Add(1)
 				if first {
 					first = false
@@ -127,6 +127,12 @@ func (s *Streams) Do(ctx context.Context) (*StreamsResult, error) {
 	wg.Wait()
 	r.Chunks = chunks.Load()
 	return r, nil
+}
+
+// endless asks that the answer does not end before max_tokens; vLLM, SGLang
+// and the simulator know the key.
+func endless(body []byte) []byte {
+	return append(body[:len(body)-1], ",\"ignore_eos\":true}"...)
 }
 
 // enter takes a place unless ctx ends before.

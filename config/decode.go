@@ -105,16 +105,22 @@ func (d *decoder) decode(n *node, v reflect.Value, c scope) {
 	}
 }
 
+// maxKeysNamed is how many keys a hint lists.
+const maxKeysNamed = 8
+
 func (d *decoder) object(n *node, v reflect.Value, c scope) {
+	names := keysOf(v.Type())
 	if n.kind != mappingKind {
 		hint := "write key: value pairs"
-		if v.Type() == memberType {
+		switch {
+		case v.Type() == memberType:
 			hint = `write "host:port" or {address: "host:port", labels: {…}}`
+		case c.path != "" && len(names) <= maxKeysNamed:
+			hint += "; keys here: " + strings.Join(names, ", ")
 		}
 		d.failNode(n, c.path, "must be a mapping, not "+describe(n), hint)
 		return
 	}
-	names := keysOf(v.Type())
 	for i, e := range n.entries {
 		path := joinKey(c.path, e.key)
 		if first, ok := firstOf(n.entries[:i], e.key); ok {

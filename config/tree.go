@@ -157,10 +157,14 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 		if errors.As(err, &at) && at.GetToken() != nil {
 			pos := at.GetToken().Position
 			hint := ""
-			if strings.Contains(lineAt(text, pos.Line), "${") {
+			switch line := lineAt(text, pos.Line); {
+			case strings.Contains(line, "${"):
 				hint = `inside { } and [ ] a variable must be in quotes: "${NAME}"`
+			case strings.HasPrefix(strings.TrimLeft(line, " "), "\t"):
+				hint = "indent with spaces"
 			}
-			return fail(pos.Line, max(pos.Column, 1), "is not valid YAML: "+firstLine(at.GetMessage()), hint)
+			what := strings.ReplaceAll(firstLine(at.GetMessage()), "'\t'", "tab")
+			return fail(pos.Line, max(pos.Column, 1), "is not valid YAML: "+what, hint)
 		}
 		return fail(1, 1, "is not valid YAML", "")
 	}

@@ -31,6 +31,8 @@ func checkAddress(address string, listen bool) (what, hint string) {
 		switch {
 		case strings.Count(address, ":") > 1 && !strings.Contains(address, "["):
 			return fmt.Sprintf("%q is not host:port", address), "put an IPv6 address in brackets: [::1]:8000"
+		case strings.Trim(address, "0123456789") == "" && listen:
+			return fmt.Sprintf("%q has no host", address), fmt.Sprintf(`write "127.0.0.1:%[1]s", or ":%[1]s" for every interface`, address)
 		case !strings.Contains(address, ":"), strings.HasSuffix(address, "]"):
 			return fmt.Sprintf("%q has no port", address), "write " + address + ":PORT"
 		}

@@ -393,6 +393,12 @@ func (p *params) finish() *config.Problem {
 			if len(p.known) > 0 {
 				hint = "known are " + strings.Join(slices.Compact(p.known), ", ")
 			}
+			switch key { // of llm-d's prefix-cache-scorer, before it had a producer
+			case "hashBlockSize", "blockSize":
+				hint = "remove it; blocks have 64 tokens"
+			case "maxPrefixBlocksToMatch", "lruCapacityPerServer":
+				hint = "declare " + prefixProducer + " and move it there"
+			}
 			return problem(p.path+"."+key, "unknown parameter", hint)
 		}
 	}

@@ -49,6 +49,10 @@ func (a *answer) readUsage(s *jsonedit.Scanner, data []byte) {
 	}
 }
 
+// maxCount is beyond any answer's tokens; a server that reports more is wrong,
+// and one such number would drown a counter for good.
+const maxCount = 1 << 31
+
 // count reads a number of tokens. Without one it gives back what was known.
 func count(s *jsonedit.Scanner, data []byte, known int, reported bool) (int, bool) {
 	number, ok := s.Number()
@@ -57,7 +61,7 @@ func count(s *jsonedit.Scanner, data []byte, known int, reported bool) (int, boo
 		return known, reported
 	}
 	n, ok := jsonedit.Int(number.Of(data))
-	if !ok || n < 0 {
+	if !ok || n < 0 || n >= maxCount {
 		return known, reported
 	}
 	return n, true

@@ -302,3 +302,15 @@ func BenchmarkTapJSON(b *testing.B) {
 		tap.Close()
 	}
 }
+
+// A count that no answer can have is as good as none.
+func TestImpossibleUsage(t *testing.T) {
+	for _, n := range []string{"9007199254740992", "-3", "1e30", "2147483648", `"7"`} {
+		tap := llm.NewTap(llm.TapOptions{Op: llm.OpChat})
+		tap.Feed([]byte(`{"model":"m","choices":[],"usage":{"prompt_tokens":` + n + `,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":` + n + `}}}`))
+		tap.Close()
+		if u := tap.Usage(); u.Input != 0 || u.Cached != 0 || u.Output != 5 {
+			t.Errorf("%s: %+v", n, u)
+		}
+	}
+}

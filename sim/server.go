@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -40,8 +41,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("sim: engine: %q is not vllm, sglang or trtllm", c.Engine)
 	case !slices.Contains([]string{"", "old", "new"}, c.MetricNames):
 		return fmt.Errorf("sim: metric names: %q is not old or new", c.MetricNames)
-	case c.Speedup < 0:
-		return fmt.Errorf("sim: speedup: %v is negative", c.Speedup)
+	case !(c.Speedup >= 0) || math.IsInf(c.Speedup, 1):
+		return fmt.Errorf("sim: speedup: %v is not a positive number", c.Speedup)
 	case len(c.Adapters) > 0 && c.Preset.NumBlocks > 0 && c.Preset.MaxLoRAs == 0:
 		return fmt.Errorf("sim: adapters: the preset has no LoRA slots")
 	}

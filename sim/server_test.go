@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -560,5 +561,13 @@ func BenchmarkStream(b *testing.B) {
 		}
 		_, _ = io.Copy(io.Discard, res.Body)
 		res.Body.Close()
+	}
+}
+
+func TestSpeedupIsANumber(t *testing.T) {
+	for _, v := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if err := (&sim.Config{Speedup: v}).Check(); err == nil {
+			t.Errorf("%v is accepted", v)
+		}
 	}
 }

@@ -105,12 +105,12 @@ func TestTables(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"get pools", `
 POOL   MEMBERS  READY  IN FLIGHT  ENGINE  PROTOCOL  PROFILE  SOURCE
-llama  2        1      4          vllm    http      default  dns llama:8000 (no such host)
+llama  2        1      4          vllm    http      default  dns llama:8000 (last try: no such host)
 `},
 		{"get members --pool llama", `
 POOL   MEMBER         STATE              IN FLIGHT  QUEUED TOKENS  WAITING  RUNNING  KV   PREFIX HITS  METRICS
 llama  10.0.0.1:8000  returning (40%)    4          100            1        -        50%  50%          fresh
-llama  10.0.0.2:8000  ejected (refused)  0          0              -        -        -    -            unknown, lacks kvUsage (timeout)
+llama  10.0.0.2:8000  ejected (refused)  0          0              -        -        -    -            unknown, lacks kvUsage (last try: timeout)
 `},
 		{"get models", `
 MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS
@@ -132,7 +132,7 @@ MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV  
 `},
 		{"explain --model m --pool llama --path /v1/completions --body " + body, `
 dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
-no-endpoints: -  in 0s
+nobody was picked: no-endpoints  in 0s
 
 MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL
 `},

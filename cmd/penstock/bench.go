@@ -31,6 +31,14 @@ standard output.`,
 	return c
 }
 
+// benchOrigin names the version that the linker set, which package bench does
+// not know.
+func benchOrigin() bench.Origin {
+	o := bench.ThisProgram()
+	o.Version = thisBuild().Version
+	return o
+}
+
 // benchFormat adds the flag -o.
 func benchFormat(c *cobra.Command) func() (bench.Format, error) {
 	name := c.Flags().StringP("output", "o", string(bench.Text), "table, markdown or json")
@@ -45,7 +53,7 @@ func benchWorkload(name string) (bench.Workload, error) {
 		for _, w := range bench.Workloads() {
 			names = append(names, w.Name)
 		}
-		return w, fmt.Errorf("no workload %q; there are %s", name, strings.Join(names, ", "))
+		return w, usageError("no workload %q; there are %s", name, strings.Join(names, ", "))
 	}
 	return w, nil
 }
@@ -66,10 +74,10 @@ func newBenchLoadCommand() *cobra.Command {
 		Short: "drive a server with sessions of a workload over HTTP",
 		Args:  cobra.NoArgs,
 		Example: `  penstock bench load --url http://127.0.0.1:8080 --model chat --workload 2-chat --concurrency 16 --requests 500 --stream
-  penstock bench load --url http://127.0.0.1:8080 --model chat --open-streams 1000 --hold 30s`,
+  penstock bench load --url http://127.0.0.1:8080 --model chat --open-streams 1000 --hold 30s --max-output 30000`,
 	}
 	fs := c.Flags()
-	fs.StringVar(&l.URL, "url", "http://127.0.0.1:8080", "base of the API, without /v1")
+	fs.StringVar(&l.URL, "url", "http://127.0.0.1:8080", "base of the API, with or without /v1")
 	fs.StringVar(&l.Model, "model", "", "model to ask for")
 	fs.StringVar(&f.workload, "workload", "2-chat", "see bench race --list")
 	fs.Uint64Var(&l.Seed, "seed", 1, "of the sessions")
@@ -82,7 +90,7 @@ func newBenchLoadCommand() *cobra.Command {
 	fs.IntVar(&l.Requests, "requests", 0, "end after so many")
 	fs.DurationVar(&l.Duration, "duration", 0, "begin nothing new after it (default 30s unless --requests)")
 	fs.DurationVar(&l.FirstByte, "first-byte", time.Minute, "longest wait for an answer to begin")
-	fs.IntVar(&l.MaxOutput, "max-output", 0, "most tokens to ask for; 0 is as the workload says")
+	fs.IntVar(&l.MaxOutput, "max-output", 0, "most tokens to ask for; 0 is as the workload says, with --open-streams a million")
 	fs.IntVar(&f.openStreams, "open-streams", 0, "instead, open so many streams and hold them")
 	fs.DurationVar(&f.hold, "hold", 10*time.Second, "how long to hold them")
 	format := benchFormat(c)
@@ -92,10 +100,11 @@ func newBenchLoadCommand() *cobra.Command {
 			return err
 		}
 		if l.Model == "" {
-			return errors.New("--model is missing")
+			return usageError("--model is missing; GET %s/v1/models lists the names", l.URL)
 		}
+		l.URL = strings.TrimSuffix(strings.TrimRight(l.URL, "/"), "/v1") // as clients write it
 		if f.openStreams > 0 {
-			return runStreams(c, l.URL, l.Model, f, out)
+			return runStreams(c, &l, f, out)
 		}
 		return runLoad(c, &l, f, out)
 	}
@@ -129,7 +138,7 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 			fmt.Fprintf(c.ErrOrStderr(), "%d done, %d failed\n", done, failed)
 		}
 	}
-	r := bench.LoadReport{Origin: bench.ThisProgram(), LoadResult: l.Do(c.Context())}
+	r := bench.LoadReport{Origin: benchOrigin(), LoadResult: l.Do(c.Context())}
 	if err := r.Write(c.OutOrStdout(), out); err != nil {
 		return err
 	}
@@ -139,8 +148,8 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 	return nil
 }
 
-func runStreams(c *cobra.Command, url, model string, f loadFlags, out bench.Format) error {
-	s := bench.Streams{URL: url, Model: model, N: f.openStreams, Hold: f.hold, Progress: func(open, failed int) {
+func runStreams(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) error {
+	s := bench.Streams{URL: l.URL, Model: l.Model, N: f.openStreams, Hold: f.hold, Output: l.MaxOutput, Progress: func(open, failed int) {
 		if open%1000 == 0 {
 			fmt.Fprintf(c.ErrOrStderr(), "%d open, %d failed\n", open, failed)
 		}
@@ -149,7 +158,7 @@ func runStreams(c *cobra.Command, url, model string, f loadFlags, out bench.Form
 	if err != nil {
 		return err
 	}
-	r := bench.StreamsReport{Origin: bench.ThisProgram(), StreamsResult: result}
+	r := bench.StreamsReport{Origin: benchOrigin(), StreamsResult: result}
 	if err := r.Write(c.OutOrStdout(), out); err != nil {
 		return err
 	}

@@ -57,6 +57,10 @@ func newBenchRaceCommand() *cobra.Command {
 	fs.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 2), "runs at a time")
 	fs.BoolVar(&f.capacity, "capacity", false, "search for the highest load with 90 % goodput instead")
 	fs.BoolVar(&f.list, "list", false, "list the workloads and the reference policies")
+	for _, name := range []string{"workload", "policy", "load"} { // as they are typed
+		f := fs.Lookup(name)
+		f.DefValue = strings.Trim(strings.ReplaceAll(f.DefValue, "0.900000", "0.9"), "[]")
+	}
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		out, err := format()
@@ -110,7 +114,7 @@ func runRace(c *cobra.Command, f *raceFlags, out bench.Format) error {
 		s := bench.Capacities{Runs: runs, Seeds: seeds, Low: 0.2, High: 2, Steps: 6, Workers: f.workers, Progress: func(x bench.Capacity) {
 			fmt.Fprintf(c.ErrOrStderr(), "%4.0fs  %s %s: %.2f\n", time.Since(start).Seconds(), x.Workload, x.Policy, x.Load)
 		}}
-		report := bench.CapacityReport{Origin: bench.ThisProgram(), Preset: preset.Name, Seeds: seeds}
+		report := bench.CapacityReport{Origin: benchOrigin(), Preset: preset.Name, Seeds: seeds}
 		if report.Capacities, err = s.Do(c.Context()); err != nil {
 			return err
 		}
@@ -128,7 +132,7 @@ func runRace(c *cobra.Command, f *raceFlags, out bench.Format) error {
 		fmt.Fprintf(c.ErrOrStderr(), "%d/%d  %4.0fs  %s %s load %g seed %d: goodput %.1f %%, %d requests\n",
 			done, len(s.Runs), time.Since(start).Seconds(), r.Workload, r.Policy, r.Load, r.Seed, 100*r.Goodput(), r.Offered)
 	}
-	report := bench.RaceReport{Origin: bench.ThisProgram(), Preset: preset.Name, Seeds: seeds}
+	report := bench.RaceReport{Origin: benchOrigin(), Preset: preset.Name, Seeds: seeds}
 	if report.Results, err = s.Do(c.Context()); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	if _, err := bench.RaiseFileLimit(uint64(2*f.streams + 500)); err != nil && slices.Contains(f.measures, "streams") {
 		return err
 	}
-	report := bench.SystemReport{Origin: bench.ThisProgram()}
+	report := bench.SystemReport{Origin: benchOrigin()}
 	for _, m := range f.measures {
 		run, ok := map[string]func() ([]bench.Figure, error){
 			"request": func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,6 +71,14 @@ func quiet(c *cobra.Command) *cobra.Command {
 	} else if args := c.Args; args != nil {
 		c.Args = func(c *cobra.Command, a []string) error {
 			if err := args(c, a); err != nil {
+				switch takes := c.ValidArgs; {
+				case len(takes) > 0 && len(a) == 0:
+					return usageError("%s what? one of %s; try %s --help", c.Name(), strings.Join(takes, ", "), c.CommandPath())
+				case len(takes) > 0:
+					return usageError("%s takes one of %s, not %s; try %s --help", c.Name(), strings.Join(takes, ", "), strings.Join(a, " "), c.CommandPath())
+				case len(a) == 1 && c.Flags().Lookup("config") != nil:
+					return usageError("%s takes its file with -c: %s -c %s; try %[2]s --help", c.Name(), c.CommandPath(), a[0])
+				}
 				return usageError("%w; try %s --help", err, c.CommandPath())
 			}
 			return nil
@@ -93,7 +103,8 @@ func newCheckCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check -c FILE",
 		Short: "Validate a configuration",
-		Long: `Validate a configuration without starting anything.
+		Long: `Validate a configuration without starting anything, with the picker files and
+certificates that it names.
 
 Every problem is one line on standard error, file:line:col: path: what; hint.
 Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wrong.`,
@@ -103,7 +114,7 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 			if err := checkOutput(output, "text"); err != nil {
 				return err
 			}
-			_, err := loadConfig(file)
+			_, err := loadConfig(file, checkFiles)
 			problems, content := problemsOf(err)
 			if err != nil && !content {
 				return err
@@ -158,71 +169,88 @@ func configFlag(c *cobra.Command, file *string) {
 }
 
 // loadConfig reads and checks a configuration as far as that goes without
-// opening a socket. Its error is an exitError for a file that cannot be read.
-func loadConfig(file string) (*config.Config, error) {
-	cfg, err := config.Load(file)
-	if err != nil {
-		if _, content := problemsOf(err); content {
-			return nil, err
+// opening a socket; checks are further ones. Its error is an exitError for a
+// file that cannot be read.
+func loadConfig(file string, checks ...func(*config.Config) []*config.Problem) (*config.Config, error) {
+	cfg, err := config.LoadWith(file, config.Options{Check: func(cfg *config.Config) []*config.Problem {
+		problems := checkPickers(cfg)
+		for _, check := range checks {
+			problems = append(problems, check(cfg)...)
 		}
-		hint := ""
-		if errors.Is(err, os.ErrNotExist) {
-			hint = "; name the file with -c"
-		}
-		return nil, usageError("%w%s", err, hint)
+		return problems
+	}})
+	if err == nil {
+		return cfg, nil
 	}
-	if problems := checkPickers(file, cfg); len(problems) > 0 {
-		return nil, problems
+	if _, content := problemsOf(err); content {
+		return nil, err
 	}
-	return cfg, nil
+	hint := ""
+	if errors.Is(err, os.ErrNotExist) {
+		hint = "; name the file with -c"
+	}
+	return nil, usageError("%w%s", err, hint)
 }
 
 // checkPickers compiles every picker profile: package epp alone knows the
 // plug-ins and their parameters.
-func checkPickers(file string, cfg *config.Config) config.Problems {
-	var problems config.Problems
-	named := map[string]bool{}
+func checkPickers(cfg *config.Config) []*config.Problem {
+	var problems []*config.Problem
 	for i, p := range cfg.Pickers {
-		named[p.Name] = true
 		if p.Config == nil {
 			continue
 		}
 		if _, err := epp.Compile(p.Config); err != nil {
-			at := fmt.Sprintf("pickers[%d].config", i)
 			var problem *config.Problem
 			if !errors.As(err, &problem) {
 				problem = &config.Problem{What: err.Error()}
 			}
-			full := *problem
-			if full.File == "" {
-				full.File = file
-				if p.File != "" {
-					full.File, at = p.File, ""
-				}
-			}
-			full.Path = joinPath(at, problem.Path)
-			problems = append(problems, &full)
-		}
-	}
-	for i, p := range cfg.Pools {
-		if name := p.Picker.Profile; name != "" && !named[name] {
-			if _, ok := epp.Builtin(name); !ok {
-				problems = append(problems, &config.Problem{
-					File: file, Path: fmt.Sprintf("pools[%d].picker.profile", i),
-					What: fmt.Sprintf("there is no profile %q", name),
-					Hint: "name an entry of pickers or one of " + strings.Join(epp.Builtins(), ", "),
-				})
-			}
+			problems = append(problems, problem.Under(fmt.Sprintf("pickers[%d].config", i)))
 		}
 	}
 	return problems
 }
 
-func joinPath(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
+// checkFiles reads the files that run needs at its start and that the
+// configuration only names: certificates and keys. Members files are not among
+// them: one that is not there yet is waited for.
+func checkFiles(cfg *config.Config) []*config.Problem {
+	var problems []*config.Problem
+	pair := func(path, cert, key string) {
+		if cert == "" || key == "" {
+			return
+		}
+		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+			problems = append(problems, &config.Problem{Path: path, What: err.Error()})
+		}
 	}
-	return a + "." + b
+	authority := func(path, file string) {
+		if file == "" {
+			return
+		}
+		pem, err := os.ReadFile(file)
+		switch {
+		case err != nil:
+			problems = append(problems, &config.Problem{Path: path, What: err.Error()})
+		case !x509.NewCertPool().AppendCertsFromPEM(pem):
+			problems = append(problems, &config.Problem{Path: path, What: file + " holds no certificate in PEM form"})
+		}
+	}
+	for i, l := range cfg.Listeners {
+		if l.TLS != nil {
+			path := fmt.Sprintf("listeners[%d].tls", i)
+			pair(path+".cert", l.TLS.Cert, l.TLS.Key)
+			authority(path+".clientCA", l.TLS.ClientCA)
+		}
+	}
+	for i, p := range cfg.Pools {
+		if p.TLS != nil {
+			path := fmt.Sprintf("pools[%d].tls", i)
+			pair(path+".cert", p.TLS.Cert, p.TLS.Key)
+			authority(path+".ca", p.TLS.CA)
+		}
+	}
+	return problems
 }
 
 // problemsOf says whether err is about the content of a configuration.

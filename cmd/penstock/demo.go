@@ -103,6 +103,8 @@ func (d *demo) run(ctx context.Context) error {
 	if d.admin, err = freeAddress(9901); err != nil {
 		return err
 	}
+	fmt.Fprintf(d.progress, "%d simulated model servers and a gateway in this process; %d requests for each of two pickers, at most %s each.\n",
+		demoServers, d.requests, demoLimit)
 	var results []demoResult
 	for _, profile := range []string{"round-robin", "default"} {
 		r, err := d.race(ctx, profile)
@@ -204,17 +206,19 @@ func stopServers(servers []*sim.Server) {
 
 func (d *demo) table(results []demoResult) {
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "picker\trequests\tfailed\tTTFT p50\tTTFT p90\tprefix hits (tokens)\tof prompt\toutput tok/s\tmax/median load\t")
+	fmt.Fprintln(w, "picker\trequests\tfailed\tTTFT p50\tTTFT p90\tprompt tokens from cache\toutput tokens/s\tmost/median load\t")
 	for _, r := range results {
 		l := r.load
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%.0f %%\t%.0f\t%.2f\t\n", r.profile, l.Requests, l.Requests-l.Succeeded,
-			milliseconds(l.TTFT.P50), milliseconds(l.TTFT.P90), l.CachedTokens,
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%.0f %%\t%.0f\t%.2f\t\n", r.profile, l.Requests, l.Requests-l.Succeeded,
+			milliseconds(l.TTFT.P50), milliseconds(l.TTFT.P90),
 			100*float64(l.CachedTokens)/float64(max(1, l.PromptTokens)), l.OutputRate, r.spread)
 	}
 	fmt.Fprintln(d.out)
 	w.Flush()
-	fmt.Fprintf(d.out, "\n%d simulated servers, an 8B model on one H100 each, with a KV cache of %d tokens; the same conversations, %d requests, for both pickers.\n",
-		demoServers, demoBlocks*16, d.requests)
+	fmt.Fprintf(d.out, `
+TTFT is the time to the first token; load is the requests that a server got. Each server simulates an 8B model
+on one H100 with a KV cache of %d tokens. Both pickers had the same conversations.
+`, demoBlocks*16)
 }
 
 func milliseconds(s float64) string { return fmt.Sprintf("%.0f ms", s*1000) }
@@ -233,38 +237,24 @@ func (d *demo) judge(results []demoResult) error {
 	if computed(ours) >= computed(robin) {
 		return fmt.Errorf("the default profile saved no prefill: %.0f prompt tokens computed per request, %.0f with round-robin", computed(ours), computed(robin))
 	}
-	fmt.Fprintf(d.out, "The default profile had %.0f prompt tokens computed per request, round-robin %.0f.\n", computed(ours), computed(robin))
+	fmt.Fprintf(d.out, "Prompt tokens that had to be computed, per request: %.0f with the default profile, %.0f with round-robin.\n", computed(ours), computed(robin))
 	return nil
 }
 
-// tryIt sends one request as a person would, shows the answer and why it went
-// where it went, and says what to type next.
+// tryIt sends two requests as a person would, shows why the second went where
+// it went, and says what to type next.
 func (d *demo) tryIt(ctx context.Context) error {
-	body := `{"model": "demo", "max_tokens": 24, "messages": [{"role": "user", "content": "Which server are you?"}]}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+d.proxy+"/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		return err
+	document := strings.Repeat("A penstock is a sluice or gate that controls the flow of water to a wheel or a turbine. ", 100)
+	var server, content string
+	for i, question := range []string{"What is it?", "Where is it used?"} {
+		var err error
+		if server, content, err = d.ask(ctx, fmt.Sprintf("demo-%d", i+1), document+question); err != nil {
+			return err
+		}
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", "demo-1")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		return err
-	}
-	var answer struct {
-		Choices []struct{ Message struct{ Content string } }
-	}
-	if err := json.Unmarshal(raw, &answer); err != nil || res.StatusCode != 200 || len(answer.Choices) == 0 {
-		return fmt.Errorf("the gateway answered %s: %s", res.Status, bytes.TrimSpace(raw))
-	}
-	fmt.Fprintf(d.out, "\nA request, answered by %s: %q\n", res.Header.Get("X-Penstock-Endpoint"), answer.Choices[0].Message.Content)
-	if x := d.gateway.findPick("demo-1"); x != nil {
-		fmt.Fprintln(d.out, "Why there:")
+	fmt.Fprintf(d.out, "\nTwo questions on one long document. The second was answered by %s: %q\n", server, content)
+	if x := d.gateway.findPick("demo-2"); x != nil {
+		fmt.Fprint(d.out, "Why there:\n\n")
 		if err := writeExplanation(d.out, x); err != nil {
 			return err
 		}
@@ -289,6 +279,33 @@ The gateway listens on http://%[1]s, the admin interface on http://%[2]s. Try in
 Ctrl-C ends it.
 `, d.proxy, d.admin, cmp.Or(os.Args[0], "penstock"), flag)
 	return nil
+}
+
+// ask sends a chat request and returns who answered and what.
+func (d *demo) ask(ctx context.Context, id, content string) (server, answer string, err error) {
+	body := fmt.Sprintf(`{"model": "demo", "max_tokens": 12, "messages": [{"role": "user", "content": %q}]}`, content)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+d.proxy+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return "", "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", id)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", "", err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return "", "", err
+	}
+	var reply struct {
+		Choices []struct{ Message struct{ Content string } }
+	}
+	if err := json.Unmarshal(raw, &reply); err != nil || res.StatusCode != 200 || len(reply.Choices) == 0 {
+		return "", "", fmt.Errorf("the gateway answered %s: %s", res.Status, bytes.TrimSpace(raw))
+	}
+	return res.Header.Get("X-Penstock-Endpoint"), strings.TrimSpace(reply.Choices[0].Message.Content), nil
 }
 
 // freeAddress is the first loopback address from port on that can be bound.

@@ -37,8 +37,9 @@ func newDocsCommand() *cobra.Command {
 func configPage() string {
 	return "# Configuration\n\n" +
 		"This page is printed by the binary: `make docs`.\n\n" +
-		"One YAML file, decoded strictly: an unknown key, a dangling or duplicate name, a value without its unit is an error\n" +
-		"with `file:line:col: path: what; hint`. Durations have units (`500ms`, `2s`, `10m`), sizes too (`64KiB`, `32MiB`).\n" +
+		"One YAML file, decoded strictly: an unknown key, a dangling or duplicate name, a duration without its unit is an error\n" +
+		"with `file:line:col: path: what; hint`. Durations are written `500ms`, `2s`, `10m`; sizes `64KiB`, `32MiB`, or in bytes.\n" +
+		"A relative path is relative to the folder of the file.\n" +
 		"`${NAME}` in a value is the environment's. `penstock check` validates, `penstock config` prints it with defaults.\n\n" +
 		strings.TrimRight(config.Reference(), "\n") + "\n"
 }

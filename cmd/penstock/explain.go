@@ -36,6 +36,17 @@ With a request id (the x-request-id of an answer) it shows what was decided
 then; only the newest decisions are kept. With --body FILE (- is standard
 input) it decides on that request body now, sends nothing and changes nothing.
 
+A scorer gives 0 to 1; TOTAL is their sum by weight (×). The other columns are
+what was known at that moment:
+
+    IN FLIGHT, QUEUED  the gateway's own requests there, and their tokens that
+                       wait to be computed
+    WAITING, RUNNING,  the member's queue, batch and KV cache in use, from its
+    KV                 last metrics
+    CACHED             tokens of this prompt that its prefix cache should hold
+
+Members of one TOTAL are equally good; one of them was picked at random.
+
 Exit codes: 0 printed, 1 the gateway was not reached, does not know the request
 or refuses the body, 2 wrong flags or an unreadable file.`,
 		Example: "  penstock explain 0f8fad5b-d9cb-469f-a165-70867728950e\n  penstock explain --body request.json --model chat",
@@ -105,11 +116,18 @@ func writeExplanation(w io.Writer, x *epp.Explanation) error {
 		what = "dry run"
 	}
 	fmt.Fprintf(w, "%s  pool %s  profile %s  model %s  prompt about %d tokens\n", what, x.Pool, x.Profile, orDash(x.Model), x.PromptTokens)
-	fmt.Fprintf(w, "%s: %s", x.Reason, orDash(strings.Join(x.Picked, ", ")))
+	switch len(x.Picked) {
+	case 0:
+		fmt.Fprintf(w, "nobody was picked: %s", x.Reason)
+	case 1:
+		fmt.Fprintf(w, "%s: %s", x.Reason, x.Picked[0])
+	default:
+		fmt.Fprintf(w, "%s: %s, if that fails %s", x.Reason, x.Picked[0], strings.Join(x.Picked[1:], ", "))
+	}
 	if !x.At.IsZero() {
 		fmt.Fprintf(w, "  at %s", x.At.Local().Format("2006-01-02 15:04:05.000"))
 	}
-	fmt.Fprintf(w, "  in %s\n\n", x.Took)
+	fmt.Fprintf(w, "  in %s\n\n", rounded(x.Took))
 
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprint(tw, "MEMBER\tSTATE\tIN FLIGHT\tQUEUED\tWAITING\tRUNNING\tKV\tCACHED")

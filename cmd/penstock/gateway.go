@@ -115,7 +115,7 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	g.reloadTime.SetToCurrentTime()
 	if old != nil {
 		changes := config.Diff(old, cfg)
-		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond))
+		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond).String())
 		for _, line := range changes {
 			g.log.Info("configuration changed", "what", line)
 		}
@@ -174,17 +174,18 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
 		what, address, before string
+		write                 time.Duration // of one answer
 		handler               func(address string) http.Handler
 		server                **sideServer
 	}{
-		{"admin", cfg.Admin.Address, addressOf(g.admin), g.adminHandler, &adminServer},
-		{"ops", cfg.Ops.Address, addressOf(g.ops), g.opsHandler, &opsServer},
+		{"admin", cfg.Admin.Address, addressOf(g.admin), 0, g.adminHandler, &adminServer},
+		{"ops", cfg.Ops.Address, addressOf(g.ops), opsWrite, g.opsHandler, &opsServer},
 	}
 	for _, side := range sides {
 		if side.address == side.before {
 			continue
 		}
-		s, err := listenSide(side.address, side.handler)
+		s, err := listenSide(side.address, side.write, side.handler)
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.what, err)
 		}
@@ -256,13 +257,26 @@ func pickerConfig(cfg *config.Config, name string) (*config.EndpointPickerConfig
 	name = cmp.Or(name, "default")
 	for i := range cfg.Pickers {
 		if cfg.Pickers[i].Name == name {
-			return cfg.Pickers[i].Config, nil
+			return named(cfg.Pickers[i].Config, name), nil
 		}
 	}
 	if c, ok := epp.Builtin(name); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no picker profile is called %q", name)
+}
+
+// named is c with its scheduling profile called as the picker is: explanations
+// then say which of the configuration's pickers decided. Within c the profile is
+// mostly called default, as the built-in picker is.
+func named(c *config.EndpointPickerConfig, name string) *config.EndpointPickerConfig {
+	if c == nil || len(c.SchedulingProfiles) != 1 {
+		return c
+	}
+	out := *c
+	out.SchedulingProfiles = slices.Clone(c.SchedulingProfiles)
+	out.SchedulingProfiles[0].Name = name
+	return &out
 }
 
 // poolNames are the pools in force, sorted.

@@ -199,7 +199,7 @@ func poolTable(w io.Writer, pools []admin.PoolStatus) {
 	for _, p := range pools {
 		source := p.Source
 		if p.Discovery != "" {
-			source += " (" + p.Discovery + ")"
+			source += " (last try: " + withoutDial(p.Discovery) + ")"
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", p.Name, p.Members, p.Ready, p.Requests, p.Engine, p.Protocol, p.Profile, source)
 	}
@@ -226,7 +226,7 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 			metrics += ", lacks " + strings.Join(m.Missing, " ")
 		}
 		if m.Scrape != "" {
-			metrics += " (" + m.Scrape + ")"
+			metrics += " (last try: " + withoutDial(m.Scrape) + ")"
 		}
 		hits := "-"
 		if x.PrefixHits != nil && x.PrefixQueries != nil && *x.PrefixQueries > 0 {
@@ -239,6 +239,25 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", m.Pool, m.Address, state, m.Requests, m.Queued,
 			numberOrDash(x.Waiting), numberOrDash(x.Running), kv, hits, metrics)
 	}
+}
+
+// withoutDial takes the address off a dial error: the row says whose it is.
+func withoutDial(text string) string {
+	if rest, ok := strings.CutPrefix(text, "dial tcp "); ok {
+		if _, what, ok := strings.Cut(rest, ": "); ok {
+			return strings.TrimPrefix(what, "connect: ")
+		}
+	}
+	return text
+}
+
+// rounded is a duration with three digits at most: 46.6µs, 1.24s.
+func rounded(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for n := d; n >= 1000; n /= 10 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 func numberOrDash(v *float64) string {

@@ -8,12 +8,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 
 	"github.com/spf13/cobra"
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	// Only net/http writes to the standard logger here: the bytes that a model
+	// server sends unasked, which may be the text of an answer.
+	log.SetOutput(io.Discard)
+	os.Exit(run(os.Args[1:]))
+}
 
 // run is main without the process around it. Results go to standard output,
 // everything else to standard error.
@@ -43,5 +50,7 @@ func newRootCommand() *cobra.Command {
 		newRunCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
 		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
 	)
+	root.Version = thisBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	return quiet(root)
 }

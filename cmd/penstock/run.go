@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +27,7 @@ func newRunCommand() *cobra.Command {
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
 say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal exits at once.`,
+and then exits; a second signal cuts the streams that are still open.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -34,12 +35,12 @@ and then exits; a second signal exits at once.`,
 			return runGateway(ctx, stop, path)
 		},
 	}
-	cmd.Flags().StringVarP(&path, "config", "c", "penstock.yaml", "configuration file")
-	return cmd
+	configFlag(cmd, &path)
+	return quiet(cmd)
 }
 
 // runGateway serves until ctx ends, then drains. release gives the signals
-// back, so that a second one ends the process.
+// back.
 func runGateway(ctx context.Context, release func(), path string) error {
 	var level slog.LevelVar
 	again := make(chan string, 1)
@@ -56,7 +57,14 @@ func runGateway(ctx context.Context, release func(), path string) error {
 	for name, addr := range g.proxy.Addresses() {
 		log.Info("listening", "listener", name, "address", addr)
 	}
-	log.Info("admin", "address", g.admin.addr(), "ops", g.ops.addr())
+	for _, side := range []struct {
+		what   string
+		server *sideServer
+	}{{"admin", g.admin}, {"ops", g.ops}} {
+		if side.server != nil {
+			log.Info("listening", "listener", side.what, "address", side.server.addr())
+		}
+	}
 
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -71,14 +79,24 @@ func runGateway(ctx context.Context, release func(), path string) error {
 		case why := <-again:
 			next, err := loadConfig(path)
 			if err = g.reload(next, err); err != nil {
-				log.Error("configuration refused; the old one stays", "why", why, "error", err)
+				logRefusal(log, why, err)
 			} else {
 				level.Set(levelOf(next.Log.Level))
 			}
 		case <-ctx.Done():
-			release()
-			return shutdown(g)
+			return shutdown(g, release)
 		}
+	}
+}
+
+// logRefusal writes a line per problem.
+func logRefusal(log *slog.Logger, why string, err error) {
+	problems, content := problemsOf(err)
+	if !content {
+		log.Error("configuration refused; the old one stays", "why", why, "error", err)
+	}
+	for _, p := range problems {
+		log.Error("configuration refused; the old one stays", "why", why, "error", p)
 	}
 }
 
@@ -89,18 +107,45 @@ func offer(c chan string, why string) {
 	}
 }
 
-func shutdown(g *gateway) error {
+// shutdown drains within limits.drain or until a second signal, then cuts what
+// is left. A third signal has its default effect: release was called.
+func shutdown(g *gateway, release func()) error {
 	limit := g.cfg.Load().Limits.Drain.D()
-	g.log.Info("draining", "open", g.proxy.Open(), "limit", limit)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	second := make(chan os.Signal, 1)
+	signal.Notify(second, syscall.SIGINT, syscall.SIGTERM)
+	release()
+	defer signal.Stop(second)
+	go func() {
+		select {
+		case <-second:
+			signal.Stop(second)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open(), "limit", span(limit))
 	start := time.Now()
 	cut := g.close(ctx)
-	g.log.Info("ended", "took", time.Since(start).Round(time.Millisecond), "streamsCut", cut)
+	took := time.Since(start)
+	g.log.Info("ended", "took", took.Round(time.Millisecond).String(), "streamsCut", cut)
 	if cut > 0 {
-		return fmt.Errorf("%d streams were cut after %s", cut, limit)
+		return fmt.Errorf("cut %d of the open requests after %s", cut, took.Round(time.Millisecond))
 	}
 	return nil
+}
+
+// span is a duration without empty parts: 10m, not 10m0s.
+func span(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 func newLogger(c config.Log, level *slog.LevelVar) *slog.Logger {

@@ -17,9 +17,15 @@ type sideServer struct {
 	http    *http.Server
 }
 
+// opsWrite is the time of one answer of the ops interface, which others reach.
+// The admin interface has none: a profile takes as long as was asked for.
+const opsWrite = 10 * time.Second
+
 // listenSide binds address; it does not serve before start. handler is asked
 // only when there is an address.
-func listenSide(address string, handler func(address string) http.Handler) (*sideServer, error) {
+// write bounds the time of one answer, 0 is no bound: a client that takes no
+// bytes would hold one of the few places of the metrics page for ever.
+func listenSide(address string, write time.Duration, handler func(address string) http.Handler) (*sideServer, error) {
 	if address == "" || address == "off" {
 		return nil, nil
 	}
@@ -28,7 +34,8 @@ func listenSide(address string, handler func(address string) http.Handler) (*sid
 		return nil, err
 	}
 	return &sideServer{address: address, socket: l, http: &http.Server{
-		Handler: handler(address), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: handler(address), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		WriteTimeout: write, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}}, nil
 }
 

@@ -33,6 +33,10 @@ func thisBuild() build {
 	return b
 }
 
+func (b build) String() string {
+	return fmt.Sprintf("penstock %s (%s %s/%s)", b.Version, b.Go, b.OS, b.Arch)
+}
+
 func newVersionCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
@@ -47,7 +51,7 @@ func newVersionCommand() *cobra.Command {
 			if output == "json" {
 				return printJSON(c.OutOrStdout(), b)
 			}
-			_, err := fmt.Fprintf(c.OutOrStdout(), "penstock %s (%s %s/%s)\n", b.Version, b.Go, b.OS, b.Arch)
+			_, err := fmt.Fprintln(c.OutOrStdout(), b)
 			return err
 		},
 	}
