@@ -28,6 +28,7 @@ const (
 	fieldInstructions
 	fieldPreviousResponse
 	fieldConversation
+	fieldExtraArgs // vLLM's: it takes engine fields out of it
 	fieldEngine // steers the engine: never taken from a client
 )
 
@@ -51,6 +52,7 @@ var fieldNames = [...]string{
 	fieldInstructions:        "instructions",
 	fieldPreviousResponse:    "previous_response_id",
 	fieldConversation:        "conversation",
+	fieldExtraArgs:           "vllm_xargs",
 }
 
 // engineFields move KV cache between servers or choose ranks and peers (vLLM,

@@ -121,7 +121,7 @@ func (rd *reader) document() {
 		var buf [maxFieldName + 4]byte
 		name, exact := foldName(&buf, key, rd.body)
 		f := fields[string(name)]
-		if f == fieldNone || rd.req.Op == OpOther && f != fieldModel && f != fieldEngine {
+		if f == fieldNone || rd.req.Op == OpOther && f != fieldModel && f != fieldExtraArgs && f != fieldEngine {
 			rd.s.Skip()
 			continue
 		}
@@ -144,6 +144,28 @@ func (rd *reader) document() {
 func (rd *reader) start() int {
 	rd.s.Peek()
 	return rd.s.Pos()
+}
+
+// extraArgs refuses engine fields one level down, where vLLM looks for them
+// too: it hands all of the object to the engine and reads kv_transfer_params
+// from there.
+func (rd *reader) extraArgs(param string) {
+	if !rd.s.Object() {
+		rd.s.Skip()
+		return
+	}
+	for {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			return
+		}
+		var buf [maxFieldName + 4]byte
+		if name, _ := foldName(&buf, key, rd.body); fields[string(name)] == fieldEngine {
+			rd.err = engineField(param + "." + string(name))
+			return
+		}
+		rd.s.Skip()
+	}
 }
 
 func engineField(name string) *Error {
@@ -184,6 +206,8 @@ func (rd *reader) value(f field, name string) {
 	switch {
 	case f == fieldModel:
 		rd.model()
+	case f == fieldExtraArgs:
+		rd.extraArgs(name)
 	case f == fieldStream:
 		rd.req.Stream = rd.boolean(name)
 	case f == fieldStreamOptions && generates:

@@ -481,3 +481,21 @@ func TestManyPieces(t *testing.T) {
 		}
 	}
 }
+
+// vLLM merges vllm_xargs into what it hands to the engine.
+func TestEngineFieldsInExtraArgs(t *testing.T) {
+	for args, refused := range map[string]bool{
+		`{"kv_transfer_params":"x"}`:                            true,
+		`{"a":{"b":1},"kv\u005fTransfer_params":{}}`:            true,
+		`{"a":1},"vllm_xargs":{}`:                               true, // twice
+		`{"top_k":1,"nested":{"kv_transfer_params":"is data"}}`: false,
+		`null`: false, `[]`: false,
+	} {
+		for _, op := range []llm.Op{llm.OpChat, llm.OpOther} {
+			_, err := llm.Read(op, "", []byte(`{"model":"m","vllm_xargs":`+args+`,"messages":[{"role":"user","content":"x"}]}`), llm.Limits{})
+			if (err != nil) != refused {
+				t.Errorf("%s %s: %v", op, args, err)
+			}
+		}
+	}
+}

@@ -188,7 +188,7 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	x.record.PickOutcome = res.Reason
 	if d := res.Denial; d != nil {
 		x.denial = d
-		return denied(d, res.Reason)
+		return denied(d, res.Reason, x.listener.debug.Load())
 	}
 	if x.record.Picked == "" && len(res.Endpoints) > 0 {
 		x.record.Picked = res.Endpoints[0]

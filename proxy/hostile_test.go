@@ -210,3 +210,23 @@ func TestHowABodyIsReadIsSaidOnce(t *testing.T) {
 		}
 	}
 }
+
+// A refusal names members to those only who may see endpoints.
+func TestRefusalHidesMembers(t *testing.T) {
+	for _, debug := range []bool{false, true} {
+		s := httptest.NewServer(answers(200, answer))
+		s.Close() // nobody is there any more
+		address := strings.TrimPrefix(s.URL, "http://")
+		r := newRig(t, []*httptest.Server{s}, func(y string) string {
+			return strings.Replace(y, "anonymous: true", fmt.Sprintf("anonymous: true, debugHeaders: %v", debug), 1)
+		})
+		r.post(hello) // ejects it
+		res, body := r.post(hello)
+		if res.StatusCode != 503 || strings.Contains(body, address) != debug {
+			t.Errorf("debugHeaders %v: %d %s", debug, res.StatusCode, body)
+		}
+		if rec := r.record(1); !strings.Contains(rec.Error, address) {
+			t.Errorf("record %q", rec.Error)
+		}
+	}
+}

@@ -22,6 +22,9 @@ func (x *exchange) reply(e *llm.Error) {
 		if rec.ErrorClass == "" {
 			rec.ErrorClass = e.Type
 		}
+		if x.denial != nil && x.denial.Detail != "" {
+			rec.Error = x.denial.Detail
+		}
 	}
 	if x.clientGone() {
 		// Nobody listens, or somebody who has closed only his own half: an
@@ -119,9 +122,13 @@ func clientLeft() *llm.Error {
 	return &llm.Error{Status: StatusClientClosed, Type: "client_error", Code: "client_closed", Message: "the client left"}
 }
 
-// denied is a picker's refusal in the client's dialect.
-func denied(d *epp.Denial, reason string) *llm.Error {
-	e := &llm.Error{Status: d.Status, Type: "server_error", Code: reason, Message: d.Detail, Header: d.Header}
+// denied is a picker's refusal in the client's dialect. The detail names the
+// members: it goes to clients that may see endpoints, and into the record.
+func denied(d *epp.Denial, reason string, detail bool) *llm.Error {
+	e := &llm.Error{Status: d.Status, Type: "server_error", Code: reason, Header: d.Header}
+	if detail {
+		e.Message = d.Detail
+	}
 	if d.Status == http.StatusTooManyRequests {
 		e.Type = "rate_limit_error"
 	}
