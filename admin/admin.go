@@ -46,7 +46,7 @@ type Options struct {
 	Picks func(pool string, n int) []*epp.Explanation
 	// Find is the explanation of one request, nil when it is not kept.
 	Find func(requestID string) *epp.Explanation
-	// Explain decides on a request as if a listener had read it, and changes
+	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
 	Explain func(ctx context.Context, r DryRun) (*epp.Explanation, *llm.Error)
 }

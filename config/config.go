@@ -238,7 +238,11 @@ type Limits struct {
 	WriteIdle      Duration `yaml:"writeIdle" default:"60s" min:"10ms" max:"1h"`            // a client that takes no byte for so long is cut; default 60s
 	KeepAlive      Duration `yaml:"keepAlive" default:"150s" min:"10ms" max:"24h"`          // idle connections; default 150s
 	Streams        int      `yaml:"streams" default:"1000" min:"1" max:"1000000"`           // concurrent requests per HTTP/2 connection; default 1000
-	Drain          Duration `yaml:"drain" default:"10m" min:"0s" max:"24h"`                 // at shutdown; default 10m
+	// Connections of clients at a time on all listeners; more wait to be
+	// accepted. Never more than half of the open files that the process may
+	// have, so that each can be served by a connection to a member.
+	Connections int      `yaml:"connections" default:"16384" min:"1" max:"10000000"` // default 16384
+	Drain       Duration `yaml:"drain" default:"10m" min:"0s" max:"24h"`             // at shutdown; default 10m
 }
 
 // Records is where the one record per request goes.

@@ -227,6 +227,7 @@ func meanings() map[string]string {
 		"Limits.writeIdle":      "A client that takes no byte for so long is cut.",
 		"Limits.keepAlive":      "How long an idle client connection is kept.",
 		"Limits.streams":        "Concurrent requests per HTTP/2 connection.",
+		"Limits.connections":    "Client connections at a time; more wait to be accepted. At most half of the open files that the process may have.",
 		"Limits.drain":          "At shutdown, time for running requests to end.",
 
 		"Records.path":   "stdout, off, or a file.",

@@ -90,6 +90,10 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		a, f := x.attempt(m)
 		if f == nil {
 			m.Report(outcomeOf(a.res.StatusCode))
+			if why := notForClients(a.res.StatusCode); why != "" {
+				a.close()
+				return nil, llm.UpstreamFailed(why)
+			}
 			if !retryStatus(a.res.StatusCode) || full >= 1 || !x.mayRetry(n, true) {
 				return a, nil
 			}
@@ -118,6 +122,18 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 // the budget.
 func (x *exchange) mayRetry(n int, sent bool) bool {
 	return n < x.model.attempts && x.r.Context().Err() == nil && (!sent || x.model.budget.retry())
+}
+
+// notForClients says why an answer is not passed on: what it tells is between
+// the gateway and its members. "" for all others.
+func notForClients(status int) string {
+	switch {
+	case status >= 300 && status < 400:
+		return "the model server answered with a redirect"
+	case status == http.StatusUnauthorized, status == http.StatusProxyAuthRequired:
+		return "the model server asks the gateway for credentials; the operator sets them as apiKey of the pool"
+	}
+	return ""
 }
 
 // retryStatus says which answers of a member mean "not here, not now".
@@ -434,6 +450,12 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: llm.Saturated(cause.Error(), time.Second), sent: sent}
 	case cause != nil:
 		return &failure{reply: clientLeft(), sent: sent}
+	case strings.Contains(err.Error(), "request header list larger than peer's advertised limit"):
+		// net/http says so before it sends anything, in words only.
+		return &failure{reply: &llm.Error{
+			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "headers_too_large",
+			Message: "the request's headers are larger than the model server takes",
+		}}
 	case ownLimit(err):
 		return &failure{reply: llm.Unavailable("the gateway cannot open a connection: it is at a limit of its own", time.Second), retry: true, sent: sent}
 	case !a.connected.Load():

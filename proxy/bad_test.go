@@ -157,6 +157,47 @@ func TestEndlessEvent(t *testing.T) {
 	}
 }
 
+// Clients that only sit there take no more connections than there may be; when
+// one leaves, the next is served.
+func TestConnectionsAreBounded(t *testing.T) {
+	r := newRig(t, []*httptest.Server{model(t, answers(200, answer))}, func(y string) string { return y + "limits: {connections: 3}\n" })
+	var idle []net.Conn
+	for range 3 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		idle = append(idle, c)
+	}
+	time.Sleep(200 * time.Millisecond) // let them be accepted
+	answered := make(chan int, 1)
+	go func() { res, _ := r.post(hello); answered <- res.StatusCode }()
+	select {
+	case <-answered:
+		t.Error("a fourth connection was accepted")
+	case <-time.After(300 * time.Millisecond):
+	}
+	idle[0].Close()
+	if status := <-answered; status != 200 {
+		t.Errorf("status %d", status)
+	}
+}
+
+// What a member says to the gateway alone does not reach the client.
+func TestMemberRefusesTheGateway(t *testing.T) {
+	for _, status := range []int{301, 401, 407} {
+		s := model(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "http://10.0.0.1/")
+			answers(status, `{"error":{"message":"who are you"}}`)(w, r)
+		})
+		r := newRig(t, []*httptest.Server{s}, nil)
+		if res, body := r.post(hello); res.StatusCode != 502 || res.Header.Get("Location") != "" || strings.Contains(body, "who are you") {
+			t.Errorf("%d: got %d %v %s", status, res.StatusCode, res.Header, body)
+		}
+	}
+}
+
 // A client that takes no bytes is cut; the model server is let go.
 func TestClientThatDoesNotRead(t *testing.T) {
 	gone := make(chan struct{})

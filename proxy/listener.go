@@ -118,21 +118,53 @@ func (l *listener) allowsUpgrade(path string) bool {
 	return paths != nil && slices.Contains(*paths, path)
 }
 
+// bounded accepts while there is room for a connection: clients that only sit
+// there must not take the files that connections to members need.
+type bounded struct {
+	net.Listener
+	l *listener
+}
+
+func (b bounded) Accept() (net.Conn, error) {
+	for warned := false; b.l.server.full() && !b.l.retired.Load(); time.Sleep(5 * time.Millisecond) {
+		if !warned {
+			warned = true
+			b.l.server.metrics.full.Inc()
+			b.l.server.log.Warn("no room for more client connections; new ones wait", "listener", b.l.name, "limits.connections", b.l.server.room())
+		}
+	}
+	return b.Listener.Accept()
+}
+
+// full says that no client connection should be accepted now.
+func (s *Server) full() bool { return s.conns.Load() >= s.room() }
+
+// room is the number of client connections that there may be.
+func (s *Server) room() int64 {
+	room := s.files/2 - 64
+	if t := s.table.Load(); t != nil {
+		room = min(room, int64(t.cfg.Limits.Connections))
+	}
+	return max(room, 1)
+}
+
 func (l *listener) count(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		l.conns.Add(1)
+		l.server.conns.Add(1)
 	case http.StateClosed, http.StateHijacked:
 		l.conns.Add(-1)
+		l.server.conns.Add(-1)
 	}
 }
 
 func (l *listener) serve() {
 	var err error
 	if l.http.TLSConfig != nil {
-		err = l.http.ServeTLS(l.socket, "", "")
+		err = l.http.ServeTLS(bounded{l.socket, l}, "", "")
 	} else {
-		err = l.http.Serve(l.socket)
+		err = l.http.Serve(bounded{l.socket, l})
 	}
 	if !errors.Is(err, http.ErrServerClosed) && !l.retired.Load() {
 		l.server.log.Error("listener ended", "listener", l.name, "error", err)

@@ -20,6 +20,7 @@ type Instruments struct {
 	attempts *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	overload prometheus.Counter
+	full     prometheus.Counter
 	cut      prometheus.Counter
 	reg      prometheus.Registerer
 }
@@ -53,11 +54,13 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Endpoints that a picker named and that were not members of the pool."}, []string{"pool"}),
 		overload: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_overload_refusals_total",
 			Help: "Requests refused because too many bytes of request bodies were held."}),
+		full: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_connections_full_total",
+			Help: "Times that accepting stopped because limits.connections, or half of the open files, was reached."}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_streams_cut_total",
 			Help: "Exchanges cut because a drain ran out of time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.refused, in.overload, in.cut)
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.refused, in.overload, in.full, in.cut)
 	}
 	return in
 }

@@ -51,6 +51,8 @@ type Server struct {
 
 	table    atomic.Pointer[table]
 	open     atomic.Int64 // exchanges under way
+	conns    atomic.Int64 // client connections, idle ones too
+	files    int64        // that the process may have open
 	bodies   atomic.Int64 // bytes of request bodies held
 	draining atomic.Bool
 	ending   chan struct{} // closed by Drain
@@ -74,7 +76,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		log: o.Log, metrics: o.Metrics, picks: o.Picks, records: o.Records,
-		ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
+		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
 	return s

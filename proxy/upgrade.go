@@ -5,8 +5,11 @@ package proxy
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock/penstock/llm"
@@ -80,15 +83,51 @@ func (x *exchange) upgrade() *llm.Error {
 	defer conn.Close()
 	rw.Flush()
 	conn.SetDeadline(time.Time{})
-	ended := make(chan struct{}, 2)
-	go func() { io.Copy(back, rw); back.Close(); ended <- struct{}{} }()
-	go func() { n, _ := io.Copy(conn, back); x.record.BytesOut = n; conn.Close(); ended <- struct{}{} }()
-	select {
-	case <-ended:
-	case <-x.listener.ctx.Done():
-	}
-	conn.Close()
-	back.Close()
-	<-ended
+	x.record.BytesOut = x.tunnel(conn, rw, back)
 	return nil
+}
+
+// tunnel carries bytes both ways until one side ends, until nothing came from
+// either for as long as an idle connection is kept (limits.keepAlive), until
+// the model's total time is over, or until the listener is cut. It returns the
+// bytes sent to the client, and leaves nothing running.
+func (x *exchange) tunnel(client net.Conn, buffered io.Reader, server io.ReadWriteCloser) (toClient int64) {
+	var moved atomic.Int64 // bytes either way: standing still means idle
+	var n int64
+	var copies sync.WaitGroup
+	ended := make(chan struct{})
+	end := sync.OnceFunc(func() { client.Close(); server.Close(); close(ended) })
+	copies.Go(func() { defer end(); io.Copy(server, counting{buffered, &moved}) })
+	copies.Go(func() { defer end(); n, _ = io.Copy(client, counting{server, &moved}) })
+	idle := time.NewTicker(x.table.cfg.Limits.KeepAlive.D())
+	defer idle.Stop()
+	total := time.NewTimer(x.left())
+	defer total.Stop()
+	for last := int64(-1); ; {
+		select {
+		case <-ended:
+		case <-x.listener.ctx.Done():
+		case <-total.C:
+		case <-idle.C:
+			if now := moved.Load(); now != last {
+				last = now
+				continue
+			}
+		}
+		end()
+		copies.Wait()
+		return n
+	}
+}
+
+// counting counts what is read through it.
+type counting struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counting) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }

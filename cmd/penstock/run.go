@@ -43,6 +43,9 @@ and then exits; a second signal cuts the streams that are still open.`,
 // back.
 func runGateway(ctx context.Context, release func(), path string) error {
 	var level slog.LevelVar
+	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	again := make(chan string, 1)
 	go config.Watch(ctx, path, func() { offer(again, "file") }) // before the first look at it
 	cfg, err := loadConfig(path)
@@ -66,9 +69,6 @@ func runGateway(ctx context.Context, release func(), path string) error {
 		}
 	}
 
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	for {
 		select {
 		case <-hup:
