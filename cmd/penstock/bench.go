@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -124,7 +123,7 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 		return err
 	}
 	if l.Rate > 0 && l.Concurrency > 0 {
-		return errors.New("--rate and --concurrency exclude each other")
+		return usageError("--rate and --concurrency exclude each other")
 	}
 	if l.Rate == 0 && l.Concurrency == 0 {
 		l.Concurrency = 8
@@ -136,7 +135,7 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
-			return fmt.Errorf("--header %q: want NAME: VALUE", h)
+			return usageError("--header %q: want NAME: VALUE", h)
 		}
 		l.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}

@@ -183,7 +183,7 @@ func racePolicy(name string) (func(bench.Fleet) bench.Chooser, error) {
 	}
 	cfg, ok := epp.Builtin(name)
 	if !ok {
-		return nil, fmt.Errorf("no policy %q: neither a built-in picker profile nor one of %s", name, strings.Join(referenceNames(), ", "))
+		return nil, usageError("no policy %q: neither a built-in picker profile nor one of %s", name, strings.Join(referenceNames(), ", "))
 	}
 	profile, err := epp.Compile(cfg)
 	if err != nil {
