@@ -129,7 +129,7 @@ func (f *simFlags) run(ctx context.Context, out io.Writer) (err error) {
 // complete checks the flags and builds what they mean.
 func (f *simFlags) complete() error {
 	if f.servers < 1 {
-		return fmt.Errorf("--servers %d: at least 1 is needed", f.servers)
+		return fmt.Errorf("sim: --servers: %d is less than 1", f.servers)
 	}
 	p, err := sim.LookupPreset(f.preset)
 	if err != nil {
