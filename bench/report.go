@@ -306,7 +306,11 @@ func (r *LoadReport) Write(w io.Writer, f Format) error {
 		q      Quantiles
 		factor float64
 	}{{"TTFT s", r.TTFT, 1}, {"TPOT ms", r.TPOT, 1000}, {"total s", r.Total, 1}} {
-		t.Rows = append(t.Rows, []string{x.name, decimals(x.q.P50 * x.factor), decimals(x.q.P90 * x.factor), decimals(x.q.P99 * x.factor)})
+		row := []string{x.name, "-", "-", "-"}
+		if x.q != (Quantiles{}) { // else there was nothing to measure
+			row = []string{x.name, decimals(x.q.P50 * x.factor), decimals(x.q.P90 * x.factor), decimals(x.q.P99 * x.factor)}
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	if err := t.Write(w, f); err != nil {
 		return err

@@ -216,7 +216,7 @@ type Route struct {
 // Timeouts are per phase; zero means "not set here" in a Model.
 type Timeouts struct {
 	Connect    Duration `yaml:"connect" default:"2s" min:"1ms" max:"1h"`     // default 2s
-	FirstToken Duration `yaml:"firstToken" default:"5m" min:"1ms" max:"24h"` // from the end of the upload to the first byte of the answer's body; default 5m
+	FirstToken Duration `yaml:"firstToken" default:"5m" min:"1ms" max:"24h"` // from the end of the upload to the first byte of a stream; default 5m
 	Idle       Duration `yaml:"idle" default:"60s" min:"1ms" max:"24h"`      // between two chunks of a stream; default 60s
 	Total      Duration `yaml:"total" default:"30m" min:"1ms" max:"168h"`    // default 30m
 }

@@ -212,7 +212,7 @@ func meanings() map[string]string {
 		"Route.models":     "Models, exact or with a trailing *; unless set, every one.",
 
 		"Timeouts.connect":    "Until a connection to a member stands.",
-		"Timeouts.firstToken": "From the end of the upload to the first byte of the answer's body.",
+		"Timeouts.firstToken": "From the end of the upload to the first byte of a stream; an answer that is not streamed has until total.",
 		"Timeouts.idle":       "Between two chunks of a stream.",
 		"Timeouts.total":      "For the whole request, attempts together.",
 		"Retries.attempts":    "Attempts in all, the first included.",

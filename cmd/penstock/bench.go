@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,7 +19,7 @@ import (
 func newBenchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "measure picking policies, a gateway under load, or this machine",
+		Short: "Measure picking policies, a gateway under load, or its own cost",
 		Long: `race runs picking policies against each other in virtual time; load drives a
 running gateway or server over HTTP; system measures the gateway as a process
 against a plain reverse proxy. Progress goes to standard error, the report to
@@ -71,16 +70,23 @@ func newBenchLoadCommand() *cobra.Command {
 	var f loadFlags
 	c := &cobra.Command{
 		Use:   "load --url URL --model NAME",
-		Short: "drive a server with sessions of a workload over HTTP",
-		Args:  cobra.NoArgs,
+		Short: "Drive a gateway or server with sessions of a workload over HTTP",
+		Long: `Drive a gateway or a server with sessions of a workload over HTTP and report
+what came of it. Exit code 1 if a request failed.
+
+An answer counts as untruthful when it hid that it broke off: it ended without
+its proper end and without an error. TTFT, the time to the first token, and
+TPOT, the time per further token, are measured with --stream; without it TTFT
+is the time to the answer.`,
+		Args: cobra.NoArgs,
 		Example: `  penstock bench load --url http://127.0.0.1:8080 --model chat --workload 2-chat --concurrency 16 --requests 500 --stream
   penstock bench load --url http://127.0.0.1:8080 --model chat --open-streams 1000 --hold 30s --max-output 30000`,
 	}
 	fs := c.Flags()
 	fs.StringVar(&l.URL, "url", "http://127.0.0.1:8080", "base of the API, with or without /v1")
 	fs.StringVar(&l.Model, "model", "", "model to ask for")
-	fs.StringVar(&f.workload, "workload", "2-chat", "see bench race --list")
-	fs.Uint64Var(&l.Seed, "seed", 1, "of the sessions")
+	fs.StringVar(&f.workload, "workload", "2-chat", "workload; penstock bench race --list has them")
+	fs.Uint64Var(&l.Seed, "seed", 1, "seed of the sessions")
 	fs.BoolVar(&l.Stream, "stream", false, "ask for streams")
 	fs.BoolVar(&l.Legacy, "completions", false, "use /v1/completions")
 	fs.StringArrayVar(&f.headers, "header", nil, "NAME: VALUE to send, may be repeated")
@@ -92,7 +98,7 @@ func newBenchLoadCommand() *cobra.Command {
 	fs.DurationVar(&l.FirstByte, "first-byte", time.Minute, "longest wait for an answer to begin")
 	fs.IntVar(&l.MaxOutput, "max-output", 0, "most tokens to ask for; 0 is as the workload says, with --open-streams a million")
 	fs.IntVar(&f.openStreams, "open-streams", 0, "instead, open so many streams and hold them")
-	fs.DurationVar(&f.hold, "hold", 10*time.Second, "how long to hold them")
+	fs.DurationVar(&f.hold, "hold", 10*time.Second, "how long to hold the streams of --open-streams")
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		out, err := format()
@@ -117,7 +123,7 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 		return err
 	}
 	if l.Rate > 0 && l.Concurrency > 0 {
-		return errors.New("--rate and --concurrency exclude each other")
+		return usageError("--rate and --concurrency exclude each other")
 	}
 	if l.Rate == 0 && l.Concurrency == 0 {
 		l.Concurrency = 8
@@ -129,7 +135,7 @@ func runLoad(c *cobra.Command, l *bench.Load, f loadFlags, out bench.Format) err
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
-			return fmt.Errorf("--header %q: want NAME: VALUE", h)
+			return usageError("--header %q: want NAME: VALUE", h)
 		}
 		l.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}

@@ -41,8 +41,15 @@ func newBenchRaceCommand() *cobra.Command {
 	var f raceFlags
 	c := &cobra.Command{
 		Use:   "race",
-		Short: "run picking policies against each other in virtual time",
-		Args:  cobra.NoArgs,
+		Short: "Run picking policies against each other in virtual time",
+		Long: `Run picking policies against each other on simulated servers in virtual time:
+minutes of load take seconds, and the same seed gives the same result.
+
+Goodput is the share of requests that were answered within the workload's
+limits for the first token and the time per token; hit is the share of prompt
+tokens from prefix caches; max/median compares the busiest server to the
+middle one.`,
+		Args: cobra.NoArgs,
 		Example: `  penstock bench race --workload 1-b2b,3-hot --policy default,lmetric,ref-round-robin --load 0.9
   penstock bench race --load 0.7,0.9,1.05 --seeds 3 -o markdown`,
 	}
@@ -50,10 +57,10 @@ func newBenchRaceCommand() *cobra.Command {
 	fs.StringSliceVar(&f.workloads, "workload", []string{"all"}, "workloads, or all")
 	fs.StringSliceVar(&f.policies, "policy", []string{"default", "ref-round-robin", "ref-least-inflight"}, "built-in picker profiles and reference policies (ref-…), or all")
 	fs.Float64SliceVar(&f.loads, "load", []float64{0.9}, "loads; 1 is the workload's nominal rate")
-	fs.IntVar(&f.seeds, "seeds", 1, "how many")
-	fs.Uint64Var(&f.firstSeed, "seed", 1, "the first of them")
-	fs.StringVar(&f.preset, "preset", "qwen32b", "simulated engine")
-	fs.IntVar(&f.gateways, "gateways", 1, "that share nothing")
+	fs.IntVar(&f.seeds, "seeds", 1, "how many seeds; tables show the mean over them")
+	fs.Uint64Var(&f.firstSeed, "seed", 1, "the first seed")
+	fs.StringVar(&f.preset, "preset", "qwen32b", "simulated engine; see penstock sim --help")
+	fs.IntVar(&f.gateways, "gateways", 1, "gateways in front of the servers, which share nothing")
 	fs.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 2), "runs at a time")
 	fs.BoolVar(&f.capacity, "capacity", false, "search for the highest load with 90 % goodput instead")
 	fs.BoolVar(&f.list, "list", false, "list the workloads and the reference policies")
@@ -176,7 +183,7 @@ func racePolicy(name string) (func(bench.Fleet) bench.Chooser, error) {
 	}
 	cfg, ok := epp.Builtin(name)
 	if !ok {
-		return nil, fmt.Errorf("no policy %q: neither a built-in picker profile nor one of %s", name, strings.Join(referenceNames(), ", "))
+		return nil, usageError("no policy %q: neither a built-in picker profile nor one of %s", name, strings.Join(referenceNames(), ", "))
 	}
 	profile, err := epp.Compile(cfg)
 	if err != nil {

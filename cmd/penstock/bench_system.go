@@ -34,7 +34,7 @@ func newBenchSystemCommand() *cobra.Command {
 	var f systemFlags
 	c := &cobra.Command{
 		Use:   "system",
-		Short: "measure the gateway as a process: CPU per request and chunk, memory of streams, scraping",
+		Short: "Measure the gateway as a process: CPU per request and chunk, memory of streams, scraping",
 		Long: `Every program runs as a process of its own on this machine, in front of the same
 servers, in alternating rounds; CPU time is what the kernel charged to it. nginx
 is measured too if it is installed. Linux only.`,
@@ -43,11 +43,11 @@ is measured too if it is installed. Linux only.`,
 	fs := c.Flags()
 	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
 	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
-	fs.StringSliceVar(&f.measures, "measure", []string{"request", "chunk", "streams", "scrape"}, "which to run")
+	fs.StringSliceVar(&f.measures, "measure", []string{"request", "chunk", "streams", "scrape"}, "measurements to run")
 	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
-	fs.IntVar(&f.rounds, "rounds", 5, "of each program, alternating")
-	fs.IntVar(&f.requests, "requests", 4000, "in a round")
-	fs.IntVar(&f.streams, "streams", 9000, "to hold open")
+	fs.IntVar(&f.rounds, "rounds", 5, "rounds of each program, alternating")
+	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
+	fs.IntVar(&f.streams, "streams", 9000, "streams to hold open")
 	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -50,7 +50,7 @@ Members of one TOTAL are equally good; one of them was picked at random.
 Exit codes: 0 printed, 1 the gateway was not reached, does not know the request
 or refuses the body, 2 wrong flags or an unreadable file.`,
 		Example: "  penstock explain 0f8fad5b-d9cb-469f-a165-70867728950e\n  penstock explain --body request.json --model chat",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    oneRequest,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
@@ -78,6 +78,13 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the model's first target)")
 	c.Flags().StringVar(&o.path, "path", "/v1/chat/completions", "request path (with --body)")
 	return quiet(c)
+}
+
+func oneRequest(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("one request id at a time, not %d", len(args))
+	}
+	return nil
 }
 
 func fetchExplanation(ctx context.Context, a *adminClient, args []string, o explainOptions, stdin io.Reader, x *epp.Explanation) (raw []byte, err error) {

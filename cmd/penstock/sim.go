@@ -97,7 +97,7 @@ const simDrain = 5 * time.Second
 
 func (f *simFlags) run(ctx context.Context, out io.Writer) (err error) {
 	if err := f.complete(); err != nil {
-		return err
+		return usageError("%w", err)
 	}
 	var running []simServer
 	defer func() {
