@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,7 @@ type dialer struct {
 	transport *http.Transport
 	scheme    string
 	plain     bool // HTTP/1.1 without TLS
+	writing   writeTime
 }
 
 func newDialer(cfg config.Pool) (*dialer, error) {
@@ -181,15 +183,37 @@ type clientConn interface {
 }
 
 // cost is what asking for size bytes takes of a core, by BenchmarkScrape and
-// rounded up.
+// rounded up. How fast this machine makes system calls shows in how long it
+// takes to write a request, the one part of a round trip that does not wait.
 func (d *dialer) cost(size int) time.Duration {
+	trip := max(plainCost, writesPerTrip*d.writing.mean())
 	if d.plain {
-		return plainCost + time.Duration(size>>10)*500*time.Nanosecond
+		return trip + time.Duration(size>>10)*500*time.Nanosecond
 	}
-	return 2*plainCost + time.Duration(size>>10)*time.Microsecond
+	return 2*trip + time.Duration(size>>10)*time.Microsecond
 }
 
-const plainCost = 80 * time.Microsecond
+const (
+	plainCost     = 80 * time.Microsecond
+	writesPerTrip = 8 // of the mean time of a write, as measured on a fast and on a slow machine
+)
+
+// writeTime is a moving average of the time that writes of requests took.
+type writeTime struct{ nanoseconds atomic.Int64 }
+
+func (w *writeTime) mean() time.Duration { return time.Duration(w.nanoseconds.Load()) }
+
+// add counts a write. One that was interrupted counts for no more than twice
+// the average.
+func (w *writeTime) add(took time.Duration) {
+	old := w.nanoseconds.Load()
+	if old == 0 {
+		w.nanoseconds.Store(min(int64(took), int64(plainCost/writesPerTrip)))
+		return
+	}
+	// Two workers may overwrite each other: the average stays one.
+	w.nanoseconds.Store(old + (min(int64(took), 2*old)-old)/costWeight)
+}
 
 func (d *dialer) dial(ctx context.Context, req *http.Request) (clientConn, error) {
 	if !d.plain {
@@ -208,7 +232,7 @@ func (d *dialer) dial(ctx context.Context, req *http.Request) (clientConn, error
 		c.Close()
 		return nil, err
 	}
-	p := &plainConn{conn: c, request: text.Bytes(), limited: io.LimitedReader{R: c}}
+	p := &plainConn{conn: c, writing: &d.writing, request: text.Bytes(), limited: io.LimitedReader{R: c}}
 	p.buffered = bufio.NewReaderSize(&p.limited, 4<<10)
 	return p, nil
 }
@@ -225,6 +249,7 @@ func (c transportConn) Do(ctx context.Context, req *http.Request) (*http.Respons
 // second costs as much again as the scraping (see BenchmarkScrape).
 type plainConn struct {
 	conn     net.Conn
+	writing  *writeTime
 	limited  io.LimitedReader // conn; bounds one answer with its header
 	buffered *bufio.Reader    // limited
 	request  []byte           // the same every time
@@ -241,9 +266,11 @@ func (c *plainConn) Do(ctx context.Context, req *http.Request) (*http.Response, 
 		return nil, err
 	}
 	c.stop = context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) })
+	began := time.Now()
 	if _, err := c.conn.Write(c.request); err != nil {
 		return nil, err
 	}
+	c.writing.add(time.Since(began))
 	c.limited.N = 2 * pageLimit // header and chunk framing included
 	for {
 		res, err := http.ReadResponse(c.buffered, req)

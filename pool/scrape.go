@@ -28,7 +28,7 @@ const (
 // scrapeCost is what one scrape takes of a core, as a moving average.
 //
 // The time spent in scanning is measured. What the round trip burns is hidden
-// in the waiting for the server, so it is counted at a stated rate.
+// in the waiting for the server, so it is estimated (see dialer.cost).
 type scrapeCost struct{ nanoseconds atomic.Int64 }
 
 const (

@@ -28,6 +28,7 @@ type relay struct {
 	flush    bool // after each chunk
 	observer epp.Observer
 	prompt   int       // estimated tokens, should the server report none
+	now      time.Time // when the chunk in hand came: the clock is read once per chunk
 	first    time.Time // of the first token
 	last     time.Time // of the newest
 }
@@ -117,7 +118,7 @@ func (y *relay) copyBody() error {
 			if werr := y.pass((*a.buf)[:n]); werr != nil {
 				return werr
 			}
-			a.phase.extend(idle)
+			a.phase.extend(y.now, idle)
 		}
 		if err != nil {
 			break
@@ -145,13 +146,14 @@ func (y *relay) copyBody() error {
 // pass sends one chunk on.
 func (y *relay) pass(in []byte) error {
 	out, tokens := in, 0
+	y.now = time.Now()
 	if y.tap != nil {
 		before := y.tap.Tokens()
 		out = y.tap.Feed(in)
 		tokens = y.tap.Tokens() - before
 	}
 	if tokens > 0 {
-		y.last = time.Now()
+		y.last = y.now
 		if y.first.IsZero() {
 			y.first = y.last
 			y.a.charge.FirstToken()
@@ -169,7 +171,7 @@ func (y *relay) pass(in []byte) error {
 
 func (y *relay) write(p []byte) error {
 	x := y.x
-	x.writeDeadline(time.Now())
+	x.writeDeadline(y.now)
 	n, err := x.w.Write(p)
 	x.record.BytesOut += int64(n)
 	if err == nil && y.flush {

@@ -44,8 +44,8 @@ func (p *phase) enter(cause *error, limit time.Duration) {
 }
 
 // extend gives the phase limit from now on.
-func (p *phase) extend(limit time.Duration) {
-	p.deadline.Store(int64(min(time.Since(p.start)+limit, p.total)))
+func (p *phase) extend(now time.Time, limit time.Duration) {
+	p.deadline.Store(int64(min(now.Sub(p.start)+limit, p.total)))
 }
 
 func (p *phase) stop() { p.timer.Stop() }
