@@ -29,7 +29,7 @@ const (
 	fieldPreviousResponse
 	fieldConversation
 	fieldExtraArgs // vLLM's: it takes engine fields out of it
-	fieldEngine // steers the engine: never taken from a client
+	fieldEngine    // steers the engine: never taken from a client
 )
 
 // fieldNames are the names of the fields; engine fields have a list of theirs.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -459,7 +460,11 @@ func (a *attempt) classify(err error) *failure {
 	case ownLimit(err):
 		return &failure{reply: llm.Unavailable("the gateway cannot open a connection: it is at a limit of its own", time.Second), retry: true, sent: sent}
 	case !a.connected.Load():
-		return &failure{reply: llm.UpstreamFailed("the model server refused the connection"), outcome: pool.Refused, blame: true, retry: true}
+		why := "the model server refused the connection"
+		if op := (*net.OpError)(nil); a.x.target.upstream.scheme == "https" && !(errors.As(err, &op) && op.Op == "dial") {
+			why = "no TLS connection to the model server could be made" // the log of the scraper has the reason
+		}
+		return &failure{reply: llm.UpstreamFailed(why), outcome: pool.Refused, blame: true, retry: true}
 	case a.reused.Load() && !a.answered.Load():
 		return &failure{reply: llm.UpstreamFailed("the model server closed the connection"), retry: true, sent: sent, stale: true}
 	case !a.answered.Load(), strings.Contains(err.Error(), "EOF"), isReset(err):
