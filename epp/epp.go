@@ -42,6 +42,7 @@ type Request struct {
 	Header    http.Header // the client's; nil is allowed
 	Op        llm.Op
 	Model     string // as the server will see it: the base model or an adapter
+	Asked     string // as the client named it; shown, not used
 	Prompt    *llm.Prompt
 	CacheSalt string
 	MaxTokens int // output bound; 0: none

@@ -4,6 +4,7 @@
 package epp
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -23,8 +24,9 @@ type Explanation struct {
 	Took         time.Duration `json:"tookNs"`
 	Pool         string        `json:"pool"`
 	Profile      string        `json:"profile"`
-	Model        string        `json:"model"`
-	PromptTokens int           `json:"promptTokens"` // estimated
+	Model        string        `json:"model"`           // as the server knows it
+	Asked        string        `json:"asked,omitempty"` // as the client named it
+	PromptTokens int           `json:"promptTokens"`    // estimated
 	Reason       string        `json:"reason"`
 	Picked       []string      `json:"picked"`
 	DryRun       bool          `json:"dryRun,omitempty"`
@@ -84,6 +86,7 @@ type record struct {
 	number  uint64 // of the pick, from 1; 0: empty
 	id      string
 	model   string
+	asked   string
 	reason  string
 	at      time.Time
 	took    time.Duration
@@ -136,7 +139,7 @@ func (r *ring) keep(v *view, p *Profile, res *Result, took time.Duration) {
 }
 
 func (rec *record) fill(v *view, p *Profile, res *Result, took time.Duration) {
-	rec.id, rec.model, rec.reason = v.r.ID, v.r.Model, res.Reason
+	rec.id, rec.model, rec.asked, rec.reason = v.r.ID, v.r.Model, v.r.Asked, res.Reason
 	rec.at, rec.took, rec.profile, rec.tokens = v.now, took, p, v.tokens
 	rec.picked, rec.members = append(rec.picked[:0], res.Endpoints...), len(v.all)
 	rec.rows, rec.scores = rec.rows[:0], rec.scores[:0]
@@ -176,7 +179,7 @@ func (rec *record) add(c *candidate) {
 // explanation formats a record.
 func (rec *record) explanation(poolName string) *Explanation {
 	e := &Explanation{
-		RequestID: rec.id, At: rec.at, Took: rec.took, Pool: poolName, Profile: rec.profile.name, Model: rec.model,
+		RequestID: rec.id, At: rec.at, Took: rec.took, Pool: poolName, Profile: rec.profile.name, Model: rec.model, Asked: rec.asked,
 		PromptTokens: rec.tokens, Reason: rec.reason, Picked: slices.Clone(rec.picked),
 		Columns: slices.Clone(rec.profile.columns), Omitted: rec.members - len(rec.rows),
 	}
@@ -301,36 +304,25 @@ func (r *ring) visit(number uint64, yield func(*record) bool) bool {
 	return rec.number != number || yield(rec)
 }
 
-// Table writes the explanation for a reader: a line of facts and one row per
-// candidate.
+// Table writes the decision for a reader: two lines of facts and a row per
+// candidate. Scores are 0 to 1 before their weight; TOTAL is the weighted sum.
 func (e *Explanation) Table(w io.Writer) error {
-	dry := ""
-	if e.DryRun {
-		dry = " (dry run, nothing charged)"
-	}
-	picked := strings.Join(e.Picked, ", ")
-	if picked == "" {
-		picked = "nobody"
-	}
-	if _, err := fmt.Fprintf(w, "pool %s, profile %s, model %s, prompt %d tokens\n%s: %s in %s%s\n\n",
-		e.Pool, e.Profile, e.Model, e.PromptTokens, e.Reason, picked, e.Took, dry); err != nil {
-		return err
-	}
-	var text strings.Builder
-	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "ENDPOINT\tSTATE\tTOTAL")
+	var b strings.Builder
+	e.head(&b)
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprint(t, "MEMBER\tSTATE\tIN FLIGHT\tQUEUED\tWAITING\tRUNNING\tKV\tCACHED")
 	for _, c := range e.Columns {
-		fmt.Fprintf(t, "\t%s×%s", strings.ToUpper(strings.TrimSuffix(c.Name, "-scorer")), number(c.Weight))
+		fmt.Fprintf(t, "\t%s ×%s", c.Name, number(c.Weight))
 	}
-	fmt.Fprint(t, "\tMATCHED\tREQUESTS\tQUEUED\tWAITING\tRUNNING\tKV\tMETRICS\tREMARK\n")
+	fmt.Fprint(t, "\tTOTAL\tREMARK\n")
 	for i := range e.Candidates {
 		e.Candidates[i].write(t, len(e.Columns))
 	}
-	if e.Omitted > 0 {
-		fmt.Fprintf(t, "and %d more\n", e.Omitted)
-	}
 	t.Flush() // into memory: no error
-	for line := range strings.Lines(text.String()) {
+	if e.Omitted > 0 {
+		fmt.Fprintf(&b, "… and %d more\n", e.Omitted)
+	}
+	for line := range strings.Lines(b.String()) {
 		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
 			return err
 		}
@@ -338,32 +330,57 @@ func (e *Explanation) Table(w io.Writer) error {
 	return nil
 }
 
+func (e *Explanation) head(b *strings.Builder) {
+	what := "request " + e.RequestID
+	if e.DryRun {
+		what = "dry run"
+	}
+	fmt.Fprintf(b, "%s  pool %s  profile %s  model %s", what, e.Pool, e.Profile, cmp.Or(e.Model, "-"))
+	if e.Asked != "" && e.Asked != e.Model {
+		fmt.Fprintf(b, " (asked for as %s)", e.Asked)
+	}
+	fmt.Fprintf(b, "  prompt about %d tokens\n", e.PromptTokens)
+	switch len(e.Picked) {
+	case 0:
+		fmt.Fprintf(b, "nobody was picked: %s", e.Reason)
+	case 1:
+		fmt.Fprintf(b, "%s: %s", e.Reason, e.Picked[0])
+	default:
+		fmt.Fprintf(b, "%s: %s, if that fails %s", e.Reason, e.Picked[0], strings.Join(e.Picked[1:], ", "))
+	}
+	if !e.At.IsZero() {
+		fmt.Fprintf(b, "  at %s", e.At.Local().Format("2006-01-02 15:04:05.000"))
+	}
+	if e.Took > 0 {
+		fmt.Fprintf(b, "  in %s", e.Took.Round(max(100, e.Took/1000)))
+	}
+	b.WriteString("\n\n")
+}
+
 func (c *Candidate) write(w io.Writer, columns int) {
-	fmt.Fprintf(w, "%s\t%s", c.Endpoint, c.State)
-	remark := c.Why
+	state, remark, total := c.State, c.Why, fmt.Sprintf("%.3f", c.Total)
+	if c.Metrics != fresh.String() && c.Metrics != "" {
+		state += ", metrics " + c.Metrics
+	}
 	if c.RefusedBy != "" {
-		fmt.Fprint(w, "\t-")
-		remark = c.RefusedBy + ": " + c.Why
-	} else {
-		fmt.Fprintf(w, "\t%.3f", c.Total)
+		remark, total = "refused by "+c.RefusedBy+": "+c.Why, "-"
 	}
-	for k := range columns {
-		if k < len(c.Scores) {
-			fmt.Fprintf(w, "\t%.3f", c.Scores[k])
-		} else {
-			fmt.Fprint(w, "\t-")
-		}
-	}
-	fmt.Fprintf(w, "\t%d\t%d\t%d", c.MatchedTokens, c.Requests, c.Queued)
+	fmt.Fprintf(w, "%s\t%s\t%d\t%d", c.Endpoint, state, c.Requests, c.Queued)
 	for _, g := range []struct {
-		name  string
-		value float64
-	}{{gaugeWaiting, c.Waiting}, {gaugeRunning, c.Running}, {gaugeKV, c.KVUsage}} {
+		name, text string
+	}{{gaugeWaiting, number(c.Waiting)}, {gaugeRunning, number(c.Running)}, {gaugeKV, fmt.Sprintf("%.0f%%", 100*c.KVUsage)}} {
 		if c.Metrics == unknown.String() || slices.Contains(c.Missing, g.name) {
-			fmt.Fprint(w, "\t-")
-		} else {
-			fmt.Fprint(w, "\t", number(g.value))
+			g.text = "-"
 		}
+		fmt.Fprint(w, "\t", g.text)
 	}
-	fmt.Fprintf(w, "\t%s\t%s\n", c.Metrics, remark)
+	fmt.Fprintf(w, "\t%d", c.MatchedTokens)
+	for k := range columns {
+		score := "-"
+		if k < len(c.Scores) {
+			score = fmt.Sprintf("%.3f", c.Scores[k])
+		}
+		fmt.Fprint(w, "\t", score)
+	}
+	fmt.Fprintf(w, "\t%s\t%s\n", total, remark)
 }

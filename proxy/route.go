@@ -280,7 +280,7 @@ func (m *model) choose() *target {
 // pickRequest is what a picker may know of a request to this target.
 func (tg *target) pickRequest(id string, req *llm.Request, r *http.Request, path string) *epp.Request {
 	p := &epp.Request{
-		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: tg.model,
+		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: tg.model, Asked: req.Model,
 		Prompt: &req.Prompt, CacheSalt: req.CacheSalt, MaxTokens: req.MaxTokens, Stream: req.Stream,
 	}
 	if r != nil {

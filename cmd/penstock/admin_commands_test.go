@@ -125,16 +125,16 @@ TIME          REQUEST  POOL   MODEL  PICKED         REASON  CACHED OF PROMPT
 request req-1  pool llama  profile default  model m  prompt about 100 tokens
 picked: 10.0.0.1:8000  at 2026-10-01 12:30:00.005  in 12µs
 
-MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV   CACHED  queue-scorer ×2  prefix-cache-scorer ×3  TOTAL
+MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV   CACHED  queue-scorer ×2  prefix-cache-scorer ×3  TOTAL  REMARK
 10.0.0.1:8000  ready                   1          52      2        3        25%  48      1.000            0.500                   3.500
-10.0.0.2:8000  ready, metrics unknown  0          0       -        -        -    0       refused by label-selector-filter: role is prefill
+10.0.0.2:8000  ready, metrics unknown  0          0       -        -        -    0       -                -                       -      refused by label-selector-filter: role is prefill
 … and 2 more
 `},
 		{"explain --model m --pool llama --path /v1/completions --body " + body, `
 dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
-nobody was picked: no-endpoints  in 0s
+nobody was picked: no-endpoints
 
-MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL
+MEMBER  STATE  IN FLIGHT  QUEUED  WAITING  RUNNING  KV  CACHED  TOTAL  REMARK
 `},
 	} {
 		args := append(strings.Fields(c.args), "--admin", address)

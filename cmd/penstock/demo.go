@@ -255,7 +255,7 @@ func (d *demo) tryIt(ctx context.Context) error {
 	fmt.Fprintf(d.out, "\nTwo questions on one long document. The second was answered by %s: %q\n", server, content)
 	if x := d.gateway.findPick("demo-2"); x != nil {
 		fmt.Fprint(d.out, "Why there:\n\n")
-		if err := writeExplanation(d.out, x); err != nil {
+		if err := x.Table(d.out); err != nil {
 			return err
 		}
 	}

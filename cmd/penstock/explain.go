@@ -10,9 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +65,7 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 				_, err := c.OutOrStdout().Write(raw)
 				return err
 			}
-			return writeExplanation(c.OutOrStdout(), &x)
+			return x.Table(c.OutOrStdout())
 		},
 	}
 	outputFlag(c, &o.output, "table")
@@ -113,64 +110,4 @@ func fetchExplanation(ctx context.Context, a *adminClient, args []string, o expl
 		query.Set("pool", o.pool)
 	}
 	return a.call(ctx, http.MethodPost, "explain", query, body, x)
-}
-
-// writeExplanation prints the decision. Scores are 0 to 1 before their weight;
-// TOTAL is the weighted sum.
-func writeExplanation(w io.Writer, x *epp.Explanation) error {
-	what := "request " + x.RequestID
-	if x.DryRun {
-		what = "dry run"
-	}
-	fmt.Fprintf(w, "%s  pool %s  profile %s  model %s  prompt about %d tokens\n", what, x.Pool, x.Profile, orDash(x.Model), x.PromptTokens)
-	switch len(x.Picked) {
-	case 0:
-		fmt.Fprintf(w, "nobody was picked: %s", x.Reason)
-	case 1:
-		fmt.Fprintf(w, "%s: %s", x.Reason, x.Picked[0])
-	default:
-		fmt.Fprintf(w, "%s: %s, if that fails %s", x.Reason, x.Picked[0], strings.Join(x.Picked[1:], ", "))
-	}
-	if !x.At.IsZero() {
-		fmt.Fprintf(w, "  at %s", x.At.Local().Format("2006-01-02 15:04:05.000"))
-	}
-	fmt.Fprintf(w, "  in %s\n\n", rounded(x.Took))
-
-	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprint(tw, "MEMBER\tSTATE\tIN FLIGHT\tQUEUED\tWAITING\tRUNNING\tKV\tCACHED")
-	for _, c := range x.Columns {
-		fmt.Fprintf(tw, "\t%s ×%s", c.Name, strconv.FormatFloat(c.Weight, 'g', 4, 64))
-	}
-	fmt.Fprintln(tw, "\tTOTAL")
-	for _, c := range x.Candidates {
-		waiting, running, kv := "-", "-", "-"
-		if c.Metrics == "fresh" || c.Metrics == "stale" {
-			waiting, running = strconv.FormatFloat(c.Waiting, 'f', -1, 64), strconv.FormatFloat(c.Running, 'f', -1, 64)
-			kv = fmt.Sprintf("%.0f%%", 100*c.KVUsage)
-		}
-		state := c.State
-		if c.Metrics != "fresh" && c.Metrics != "" {
-			state += ", metrics " + c.Metrics
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%d", c.Endpoint, state, c.Requests, c.Queued, waiting, running, kv, c.MatchedTokens)
-		if c.RefusedBy != "" {
-			fmt.Fprintf(tw, "\trefused by %s: %s\n", c.RefusedBy, c.Why)
-			continue
-		}
-		for i := range x.Columns {
-			score := "-"
-			if i < len(c.Scores) {
-				score = fmt.Sprintf("%.3f", c.Scores[i])
-			}
-			fmt.Fprintf(tw, "\t%s", score)
-		}
-		fmt.Fprintf(tw, "\t%.3f\n", c.Total)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if x.Omitted > 0 {
-		fmt.Fprintf(w, "… and %d more\n", x.Omitted)
-	}
-	return nil
 }

@@ -251,14 +251,6 @@ func withoutDial(text string) string {
 	return text
 }
 
-// rounded is a duration with three digits at most: 46.6µs, 1.24s.
-func rounded(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for n := d; n >= 1000; n /= 10 {
-		unit *= 10
-	}
-	return d.Round(unit)
-}
 
 func numberOrDash(v *float64) string {
 	if v == nil {
