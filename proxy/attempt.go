@@ -461,8 +461,9 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: llm.Unavailable("the gateway cannot open a connection: it is at a limit of its own", time.Second), retry: true, sent: sent}
 	case !a.connected.Load():
 		why := "the model server refused the connection"
-		if op := (*net.OpError)(nil); a.x.target.upstream.scheme == "https" && !(errors.As(err, &op) && op.Op == "dial") {
-			why = "no TLS connection to the model server could be made" // the log of the scraper has the reason
+		if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
+			// TCP stands, so it was the handshake; the scraper's log has the reason.
+			why = "no TLS connection to the model server could be made"
 		}
 		return &failure{reply: llm.UpstreamFailed(why), outcome: pool.Refused, blame: true, retry: true}
 	case a.reused.Load() && !a.answered.Load():

@@ -157,6 +157,35 @@ func TestEndlessEvent(t *testing.T) {
 	}
 }
 
+// A connection that was dialled ahead is served when it is used at last; the
+// time for a header counts from its first byte.
+func TestSilentConnectionIsKept(t *testing.T) {
+	r := newRig(t, []*httptest.Server{model(t, answers(200, answer))}, func(y string) string { return y + "limits: {headerTimeout: 200ms, keepAlive: 1s}\n" })
+	for _, c := range []struct {
+		name, first string
+		wait        time.Duration
+		then, want  string
+	}{
+		{"silent at first", "", 500 * time.Millisecond, "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200"},
+		{"silent for too long", "", 1300 * time.Millisecond, "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", ""},
+		{"a header that takes too long", "GET /v1/models HTTP/1.1\r\n", 500 * time.Millisecond, "Host: x\r\nConnection: close\r\n\r\n", ""},
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		io.WriteString(conn, c.first)
+		time.Sleep(c.wait)
+		io.WriteString(conn, c.then)
+		got, _ := io.ReadAll(conn)
+		if (c.want == "") != (len(got) == 0) || !strings.HasPrefix(string(got), c.want) {
+			t.Errorf("%s: got %q", c.name, got)
+		}
+		conn.Close()
+	}
+}
+
 // Clients that only sit there take no more connections than there may be; when
 // one leaves, the next is served.
 func TestConnectionsAreBounded(t *testing.T) {

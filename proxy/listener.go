@@ -133,7 +133,11 @@ func (b bounded) Accept() (net.Conn, error) {
 			b.l.server.log.Warn("no room for more client connections; new ones wait", "listener", b.l.name, "limits.connections", b.l.server.room())
 		}
 	}
-	return b.Listener.Accept()
+	c, err := b.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &patient{Conn: c, header: b.l.limits.HeaderTimeout.D(), silence: time.Now().Add(b.l.limits.KeepAlive.D())}, nil
 }
 
 // full says that no client connection should be accepted now.
