@@ -251,7 +251,6 @@ func withoutDial(text string) string {
 	return text
 }
 
-
 func numberOrDash(v *float64) string {
 	if v == nil {
 		return "-"
