@@ -25,7 +25,8 @@ type Tap struct {
 	model  []byte // AnswerModel as a JSON literal; nil: none
 
 	sse     sse.Scanner
-	dropped bool // the last event was taken out
+	pattern pattern // of chat and completions
+	dropped bool    // the last event was taken out
 	walk    jsonWalk
 	out     []byte // what Feed returns where something may be edited
 	begun   bool   // a byte was fed

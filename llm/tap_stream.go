@@ -53,8 +53,7 @@ func (t *Tap) event(e *sse.Event) {
 		t.pass(e.Raw)
 		return
 	}
-	var c chunk
-	c.read(t, e.Data)
+	c := t.read(e.Data)
 	if string(e.Type) == "error" && !c.failed {
 		t.found.fail(c.message(e.Data))
 	}
@@ -70,6 +69,21 @@ func (t *Tap) event(e *sse.Event) {
 	default:
 		t.pass(e.Raw)
 	}
+}
+
+// read reads the data of an event, or knows it by its pattern.
+func (t *Tap) read(data []byte) (c chunk) {
+	if t.pattern.matches(data) {
+		t.found.tokens++
+		return t.pattern.chunk
+	}
+	before := t.found
+	c.read(t, data)
+	plain := c.valid && !c.usage && !c.failed && !c.noChoices && t.found.finish == before.finish
+	if plain && t.found.tokens == before.tokens+1 && (t.op == OpChat || t.op == OpCompletions) {
+		t.pattern.learn(data, c)
+	}
+	return c
 }
 
 // chunk is what one event holds.

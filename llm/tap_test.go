@@ -314,3 +314,32 @@ func TestImpossibleUsage(t *testing.T) {
 		}
 	}
 }
+
+// Events that differ in their content only are known by their pattern; what
+// they tell must not depend on it. Each line is fed to a tap that has just seen
+// a plain event, and to a fresh one.
+func TestPatternTellsWhatReadingTells(t *testing.T) {
+	plain := chunkOf("plain")
+	raw := func(text string) string { return strings.Replace(plain, "plain", text, 1) }
+	for _, next := range []string{
+		raw("other"), raw("Grüße"), raw("\xff"), raw(`\u0041`), raw(`say \"x\"`), raw(""), raw("a\tb"), raw(`x"`), raw(`x\`),
+		raw(`x"},"finish_reason":"stop","y":{"z":"`), raw(`x"}}],"usage":{"completion_tokens":7,"prompt_tokens":1},"y":[{"z":{"q":"`),
+		strings.Replace(chunkOf("a"), `"content":"a"`, `"content":null`, 1), strings.Replace(chunkOf("a"), "null", `"length"`, 1),
+		strings.Replace(chunkOf("a"), `"content":"a"`, `"tool_calls":[{"function":{"arguments":"{}"}}]`, 1),
+		"data: {\"error\":{\"message\":\"content\"}}\n\n",
+	} {
+		for _, o := range tapModes {
+			fresh, warm := llm.NewTap(o), llm.NewTap(o)
+			for range 2 {
+				warm.Feed([]byte(plain))
+			}
+			seen := warm.Tokens()
+			a, b := string(fresh.Feed([]byte(next))), string(warm.Feed([]byte(next)))
+			if a != b || fresh.Tokens() != warm.Tokens()-seen || fresh.FinishReason() != warm.FinishReason() ||
+				fresh.Failed() != warm.Failed() || fresh.Usage().Reported != warm.Usage().Reported {
+				t.Errorf("%q with %+v: fresh %q, %d tokens, %q; warm %q, %d tokens, %q", next, o,
+					a, fresh.Tokens(), fresh.FinishReason(), b, warm.Tokens()-seen, warm.FinishReason())
+			}
+		}
+	}
+}
