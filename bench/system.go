@@ -34,7 +34,11 @@ type Proxy struct {
 // run. The first of Proxies is the subject, Baseline what its cost is compared
 // with.
 type System struct {
-	Subject  Proxy
+	Subject Proxy
+	// Quiet is the subject without scraping: what it spends by the second,
+	// which ScrapeCost measures, is not to be laid on the chunks that happen
+	// to pass. No command: the subject itself.
+	Quiet    Proxy
 	Baseline Proxy
 	Others   []Proxy // measured too, without a budget
 	// Backend is the command line of a [Backend] process that listens at the
@@ -223,7 +227,11 @@ func (s *System) ChunkCost(ctx context.Context) ([]Figure, error) {
 		period = 5 * time.Second
 	}
 	b := &Backend{Interval: interval, Chunks: int(period / interval)}
-	list, _, stop, err := s.begin(ctx, b, poolSize, s.all())
+	proxies := s.all()
+	if s.Quiet.Command != nil {
+		proxies[0] = s.Quiet
+	}
+	list, _, stop, err := s.begin(ctx, b, poolSize, proxies)
 	if err != nil {
 		return nil, err
 	}

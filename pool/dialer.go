@@ -195,7 +195,7 @@ func (d *dialer) cost(size int) time.Duration {
 
 const (
 	plainCost     = 80 * time.Microsecond
-	writesPerTrip = 8 // of the mean time of a write, as measured on a fast and on a slow machine
+	writesPerTrip = 9 // of the mean time of a write, as measured on a fast and on a slow machine
 )
 
 // writeTime is a moving average of the time that writes of requests took.

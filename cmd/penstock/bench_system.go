@@ -74,7 +74,7 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	}
 	defer os.RemoveAll(dir)
 	s := &bench.System{
-		Subject: gatewayProxy(f.binary), Baseline: reverseProxy("reverse-proxy", self),
+		Subject: gatewayProxy(f.binary, true), Quiet: gatewayProxy(f.binary, false), Baseline: reverseProxy("reverse-proxy", self),
 		Dir: dir, Log: c.ErrOrStderr(),
 		Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period,
 		Backend: func(addresses []string, b *bench.Backend) []string {
@@ -85,7 +85,7 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	switch f.subject {
 	case "penstock":
 	case "reverse-proxy":
-		s.Subject = reverseProxy("subject", self)
+		s.Subject, s.Quiet = reverseProxy("subject", self), bench.Proxy{}
 	default:
 		return fmt.Errorf("--subject %q: penstock or reverse-proxy", f.subject)
 	}
@@ -126,14 +126,14 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 }
 
 // gatewayProxy runs the gateway with the default profile, metrics and records
-// on, as a user would.
-func gatewayProxy(binary string) bench.Proxy {
+// on, as a user would; without scraping where that is measured apart.
+func gatewayProxy(binary string, scrape bool) bench.Proxy {
 	return bench.Proxy{Name: "penstock", Command: func(dir, listen string, servers []string) ([]string, error) {
 		file := filepath.Join(dir, "penstock.yaml")
 		var b strings.Builder
 		fmt.Fprintf(&b, "listeners:\n  - {name: bench, address: %q, anonymous: true}\n", listen)
 		fmt.Fprintf(&b, "admin: {address: \"off\"}\n")
-		fmt.Fprintf(&b, "pools:\n  - name: bench\n    engine: vllm\n    members:\n      static:\n")
+		fmt.Fprintf(&b, "pools:\n  - name: bench\n    engine: vllm\n    metrics: {off: %v}\n    members:\n      static:\n", !scrape)
 		for _, s := range servers {
 			fmt.Fprintf(&b, "        - %q\n", s)
 		}
