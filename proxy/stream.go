@@ -158,7 +158,9 @@ func (y *relay) pass(in []byte) error {
 			y.first = y.last
 			y.a.charge.FirstToken()
 		}
-		y.a.charge.Output(tokens)
+		if y.a.charge != nil {
+			y.a.charge.Output(tokens)
+		}
 	}
 	if y.observer != nil {
 		y.observer.Chunk(in, tokens)

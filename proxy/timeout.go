@@ -44,8 +44,11 @@ func (p *phase) enter(cause *error, limit time.Duration) {
 }
 
 // extend gives the phase limit from now on.
+// It moves in steps of a sixteenth of limit.
 func (p *phase) extend(now time.Time, limit time.Duration) {
-	p.deadline.Store(int64(min(now.Sub(p.start)+limit, p.total)))
+	if end := int64(min(now.Sub(p.start)+limit, p.total)); end-p.deadline.Load() > int64(limit/16) {
+		p.deadline.Store(end)
+	}
 }
 
 func (p *phase) stop() { p.timer.Stop() }
