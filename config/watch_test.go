@@ -169,7 +169,10 @@ func TestWatch(t *testing.T) {
 func TestNamedPipeIsNotWaitedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "penstock.yaml")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Skip(err)
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("this file system has no named pipes: ", err)
 	}
 	done := make(chan error, 1)
 	go func() { _, err := config.Load(path); done <- err }()
