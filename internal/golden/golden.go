@@ -101,6 +101,13 @@ func compare(t *testing.T, path string, ar *txtar.Archive, got map[string]string
 		}
 		return
 	}
+	for _, problem := range differences(ar, got) {
+		t.Errorf("%s: %s", path, problem)
+	}
+}
+
+// differences compares the produced files with those of the archive.
+func differences(ar *txtar.Archive, got map[string]string) (problems []string) {
 	want := map[string]string{}
 	for _, file := range ar.Files {
 		want[file.Name] = string(file.Data)
@@ -108,7 +115,7 @@ func compare(t *testing.T, path string, ar *txtar.Archive, got map[string]string
 	for _, name := range sortedKeys(got) {
 		w, ok := want[name]
 		if !ok {
-			t.Errorf("produced %s, which %s lacks; run with -update and read it\n%s", name, path, got[name])
+			problems = append(problems, "produced "+name+", which the case lacks; run with -update and read it\n"+got[name])
 			continue
 		}
 		// A txtar file always ends in a newline.
@@ -117,9 +124,10 @@ func compare(t *testing.T, path string, ar *txtar.Archive, got map[string]string
 			g += "\n"
 		}
 		if diff := cmp.Diff(w, g); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+			problems = append(problems, name+" (-want +got):\n"+diff)
 		}
 	}
+	return problems
 }
 
 func sortedKeys(m map[string]string) []string {
