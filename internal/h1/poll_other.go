@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix
+
+package h1
+
+const canPoll = false
+
+func (b *Body) poll([]byte, func([]byte) error) error { panic("h1: no poller") }
+
+// quiet cannot be known: a request on a closed connection fails unanswered.
+func (c *conn) quiet() bool { return true }

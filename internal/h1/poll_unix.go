@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package h1
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"time"
+)
+
+const canPoll = true
+
+// lookAgain is how long after a piece of a stream the connection is looked at
+// once more although nothing has announced more bytes.
+//
+// The runtime's poller reports edges, and one report may stand for the arrival
+// of bytes and for the end of the connection after them. A reader that takes
+// the bytes and does not read on until nothing is left would then wait for
+// ever. So a stream that breaks off is noticed after this time at the latest;
+// one that ends as it should tells its end in its bytes.
+const lookAgain = time.Second
+
+// poll hands the pieces of the body to f as they come. It returns f's error, or
+// nil once b.err is set.
+//
+// RawConn.Read calls its function when there may be something to read, and
+// waits for more when that returns false, without asking the kernel in vain.
+func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
+	c := b.c
+	came, armed := true, false // since the last look; the next look has a time
+	var end error              // what the body ends with; told after the poller has let go of the connection
+	read := func(fd uintptr) (done bool) {
+		for {
+			room := b.room(buf)
+			n, err := syscall.Read(int(fd), room)
+			switch {
+			case err == syscall.EINTR:
+				continue
+			case err == syscall.EAGAIN:
+				return false
+			case n == 0 && err == nil:
+				err = io.EOF
+			}
+			came = true
+			drained := n < len(room)
+			if n, end = b.strip(buf[:max(n, 0)], err); n > 0 {
+				failed = f(buf[:n])
+			}
+			switch {
+			case end != nil, failed != nil, !armed:
+				return true
+			case drained:
+				return false
+			}
+		}
+	}
+	for b.err == nil && failed == nil {
+		next := time.Time{} // after a look that found nothing the end has a report of its own
+		if armed = came; armed {
+			next = time.Now().Add(lookAgain)
+		}
+		came, c.timed = false, true
+		c.tcp.SetReadDeadline(next)
+		err := c.ended() // asked after the deadline was moved, which may have undone the interruption
+		if err == nil {
+			err = c.raw.Read(read)
+		}
+		if err != nil && end == nil && (!errors.Is(err, os.ErrDeadlineExceeded) || c.ended() != nil) {
+			_, end = b.strip(nil, err)
+		}
+		if end != nil {
+			b.end(end)
+		}
+	}
+	return failed
+}
+
+// quiet says that an idle connection is open and has nothing to say.
+func (c *conn) quiet() bool {
+	if c.raw == nil {
+		return true
+	}
+	ok := false
+	err := c.raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		ok = err == syscall.EAGAIN
+		return true
+	})
+	return err == nil && ok
+}
