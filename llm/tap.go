@@ -76,9 +76,16 @@ func (t *Tap) Feed(in []byte) []byte {
 	if t.out = t.out[:0]; cap(t.out) > keepOut {
 		t.out = nil
 	}
-	if t.stream {
+	switch {
+	case t.stream && t.sse.Between():
+		rest := t.known(in)
+		if len(rest) == 0 && len(t.pattern.edited) == 0 {
+			return in
+		}
+		t.feedStream(rest)
+	case t.stream:
 		t.feedStream(in)
-	} else {
+	default:
 		t.feedJSON(in)
 	}
 	if !t.edits {

@@ -53,7 +53,7 @@ func (t *Tap) event(e *sse.Event) {
 		t.pass(e.Raw)
 		return
 	}
-	c := t.read(e.Data)
+	c := t.read(e)
 	if string(e.Type) == "error" && !c.failed {
 		t.found.fail(c.message(e.Data))
 	}
@@ -62,7 +62,7 @@ func (t *Tap) event(e *sse.Event) {
 		t.pass(e.Raw)
 	case t.drop && c.usage && c.noChoices:
 		t.dropped = true
-	case t.model != nil && c.model.Len() > 0 && !bytes.Equal(c.model.Of(e.Data), t.model):
+	case t.renames(&c, e.Data):
 		t.pass(e.Raw[:e.RawOffset(c.model.Start)])
 		t.pass(t.model)
 		t.pass(e.Raw[e.RawOffset(c.model.End-1)+1:])
@@ -71,17 +71,18 @@ func (t *Tap) event(e *sse.Event) {
 	}
 }
 
-// read reads the data of an event, or knows it by its pattern.
-func (t *Tap) read(data []byte) (c chunk) {
-	if t.pattern.matches(data) {
-		t.found.tokens++
-		return t.pattern.chunk
-	}
+// renames says that the model name in the chunk is to be replaced.
+func (t *Tap) renames(c *chunk, data []byte) bool {
+	return t.model != nil && c.model.Len() > 0 && !bytes.Equal(c.model.Of(data), t.model)
+}
+
+// read reads the data of an event.
+func (t *Tap) read(e *sse.Event) (c chunk) {
 	before := t.found
-	c.read(t, data)
-	plain := c.valid && !c.usage && !c.failed && !c.noChoices && t.found.finish == before.finish
+	c.read(t, e.Data)
+	plain := c.valid && !c.usage && !c.failed && !c.noChoices && t.found.finish == before.finish && len(e.Type) == 0
 	if plain && t.found.tokens == before.tokens+1 && (t.op == OpChat || t.op == OpCompletions) {
-		t.pattern.learn(data, c)
+		t.learn(e, &c)
 	}
 	return c
 }

@@ -340,6 +340,20 @@ func TestPatternTellsWhatReadingTells(t *testing.T) {
 				t.Errorf("%q with %+v: fresh %q, %d tokens, %q; warm %q, %d tokens, %q", next, o,
 					a, fresh.Tokens(), fresh.FinishReason(), b, warm.Tokens()-seen, warm.FinishReason())
 			}
+			// Several events in one input, the unknown one first, between, last.
+			for _, all := range []string{next + plain + plain, plain + next + plain, plain + plain + next, plain + plain + next[:len(next)-1]} {
+				one, many := llm.NewTap(o), llm.NewTap(o)
+				one.Feed([]byte(plain))
+				many.Feed([]byte(plain))
+				got, want := string(one.Feed([]byte(all))), ""
+				for i := range len(all) {
+					want += string(many.Feed([]byte(all[i : i+1])))
+				}
+				got, want = got+string(one.Close()), want+string(many.Close())
+				if got != want || one.Tokens() != many.Tokens() || one.FinishReason() != many.FinishReason() || one.Finished() != many.Finished() {
+					t.Errorf("%q with %+v: at once %q, %d tokens; byte by byte %q, %d tokens", all, o, got, one.Tokens(), want, many.Tokens())
+				}
+			}
 		}
 	}
 }

@@ -137,6 +137,12 @@ func (s *Scanner) Next() (Event, bool) {
 // those that are kept back count as given out.
 func (s *Scanner) MidEvent(held bool) bool { return s.over || held && len(s.held) > 0 }
 
+// Between says that the bytes fed so far end between two events: a caller that
+// knows the next events may then leave them out of what it feeds.
+func (s *Scanner) Between() bool {
+	return s.started && !s.over && !s.expectLF && len(s.held) == 0 && s.src == nil
+}
+
 // Close yields the unfinished event at the end of the stream, if there is one.
 // Servers leave out the last empty line, so its data counts.
 func (s *Scanner) Close() (Event, bool) {
