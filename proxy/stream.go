@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
 )
@@ -110,24 +111,30 @@ func (e errClient) Unwrap() error { return e.error }
 
 func (y *relay) copyBody() error {
 	a := y.a
-	n, err := a.n, a.err
 	idle := y.x.model.timeouts.Idle.D()
 	a.phase.enter(&errIdleTimeout, idle)
-	for {
-		if n > 0 {
-			if werr := y.pass((*a.buf)[:n]); werr != nil {
-				return werr
-			}
-			a.phase.extend(y.now, idle)
+	piece := func(p []byte) error {
+		if err := y.pass(p); err != nil {
+			return err
 		}
-		if err != nil {
-			break
-		}
+		a.phase.extend(y.now, idle)
 		y.x.waits()
-		n, err = a.res.Body.Read(*a.buf)
+		return nil
+	}
+	err := error(nil)
+	if a.n > 0 {
+		err = piece((*a.buf)[:a.n])
+	}
+	if err == nil && a.err != io.EOF {
+		if err = a.err; err == nil {
+			err = each(a.res.Body, *a.buf, piece)
+		}
 	}
 	y.x.writeDeadline(time.Now()) // for what net/http still has to write
-	if err != io.EOF && (y.tap == nil || !y.tap.Finished()) {
+	if gone := (errClient{}); errors.As(err, &gone) {
+		return err
+	}
+	if err != nil && (y.tap == nil || !y.tap.Finished()) {
 		return err // what the tap still holds is half an event: it stays here
 	}
 	if y.tap != nil {
@@ -141,6 +148,28 @@ func (y *relay) copyBody() error {
 		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
 	}
 	return nil
+}
+
+// each hands f the pieces of body as they come, in buf. It returns nil at the
+// body's end.
+func each(body io.Reader, buf []byte, f func([]byte) error) error {
+	if b, ok := body.(*h1.Body); ok {
+		return b.Each(buf, f)
+	}
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			if ferr := f(buf[:n]); ferr != nil {
+				return ferr
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // pass sends one chunk on.

@@ -13,15 +13,19 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/h1"
 )
 
 // upstream is the connections to the members of pools with one protocol and
-// one TLS identity. It is the seam behind which the gateway comes to own its
-// connections; for now it is the standard library's transport. It never
+// one TLS identity. HTTP/1.1 in the clear, which most model servers speak, has
+// connections of the gateway's own; the rest is the standard library's. Neither
 // retries by itself: bodies have no GetBody (see attempt.outbound).
 type upstream struct {
 	scheme    string
-	transport *http.Transport
+	transport interface {
+		http.RoundTripper
+		CloseIdleConnections()
+	}
 }
 
 // upstreamKey tells which pools may share connections.
@@ -65,8 +69,14 @@ func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*
 }
 
 func newUpstream(key upstreamKey) (*upstream, error) {
-	u := &upstream{scheme: "http", transport: &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: dialCeiling, KeepAlive: 15 * time.Second}).DialContext,
+	dialer := net.Dialer{Timeout: dialCeiling, KeepAlive: 15 * time.Second}
+	if key.protocol == config.HTTP || key.protocol == "" {
+		return &upstream{scheme: "http", transport: &h1.Transport{
+			Dialer: dialer, IdleTimeout: idleUpstream, MaxIdle: maxIdle, MaxHeader: maxAnswer,
+		}}, nil
+	}
+	t := &http.Transport{
+		DialContext:            dialer.DialContext,
 		DisableCompression:     true, // or it would ask for gzip on its own
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdle,
@@ -75,22 +85,21 @@ func newUpstream(key upstreamKey) (*upstream, error) {
 		TLSHandshakeTimeout:    10 * time.Second,
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
-	}}
+	}
+	u := &upstream{scheme: "http", transport: t}
 	switch key.protocol {
-	case config.HTTP, "":
-		u.transport.Protocols.SetHTTP1(true)
 	case config.H2C:
-		u.transport.Protocols.SetUnencryptedHTTP2(true)
-		u.transport.IdleConnTimeout = 90 * time.Second
+		t.Protocols.SetUnencryptedHTTP2(true)
+		t.IdleConnTimeout = 90 * time.Second
 	case config.HTTPS:
 		u.scheme = "https"
-		u.transport.Protocols.SetHTTP1(true)
-		u.transport.Protocols.SetHTTP2(true)
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(true)
 		conf, err := clientTLS(key.tls)
 		if err != nil {
 			return nil, err
 		}
-		u.transport.TLSClientConfig = conf
+		t.TLSClientConfig = conf
 	default:
 		return nil, fmt.Errorf("protocol %q is not one of http, h2c, https", key.protocol)
 	}
