@@ -13,7 +13,7 @@ import (
 // Body is the body of an answer. It is for one goroutine; to interrupt a Read
 // end the request's context.
 type Body struct {
-	c       *conn         // nil after the end
+	c       *Conn         // nil after the end
 	early   *bufio.Reader // what came with the head; nil once that is read
 	framing framing
 	left    int64     // of a body framed by its length
@@ -140,7 +140,7 @@ func (b *Body) end(err error) {
 	b.c, b.err = nil, err
 	dirty := b.dropEarly()
 	if err != io.EOF {
-		c.close()
+		c.Close()
 		return
 	}
 	c.release(dirty || b.closing)

@@ -18,19 +18,20 @@ import (
 	"time"
 )
 
-// conn is one connection. It belongs to the goroutine of its exchange.
-type conn struct {
-	t       *Transport
-	address string
-	tcp     net.Conn
-	raw     syscall.RawConn // nil: the connection has none
-	since   time.Time       // idle since; under t.mu
-	head    limited         // tcp, while heads are read
-	ended   func() error    // of the context of the exchange
-	stop    func() bool     // of the interruption by it
-	timed   bool            // a read deadline may be set
-	upload  chan error      // of a body that is sent beside the reading; nil: all is sent
-	failed  bool            // the request was not sent whole
+// Conn is one connection, kept by whoever made it: see [NewConn]. Those of a
+// [Transport] are its own. It belongs to the goroutine of its exchange.
+type Conn struct {
+	tcp    net.Conn
+	raw    syscall.RawConn // nil: the connection has none
+	header int64           // bytes of the headers of an answer
+	head   limited         // tcp, while heads are read
+	idle   bool            // the last exchange is over, another may follow
+	done   func(*Conn)     // takes the connection back when it becomes idle; nil: nobody
+	ended  func() error    // of the context of the exchange
+	stop   func() bool     // of the interruption by it
+	timed  bool            // a read deadline may be set
+	upload chan error      // of a body that is sent beside the reading; nil: all is sent
+	failed bool            // the request was not sent whole
 }
 
 const (
@@ -48,8 +49,10 @@ var (
 	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 )
 
-func newConn(t *Transport, address string, tcp net.Conn) *conn {
-	c := &conn{t: t, address: address, tcp: tcp}
+// NewConn makes a Conn of a fresh TCP connection. The headers of an answer,
+// those of 1xx answers included, may have maxHeader bytes.
+func NewConn(tcp net.Conn, maxHeader int64) *Conn {
+	c := &Conn{tcp: tcp, header: maxHeader, idle: true}
 	if s, ok := tcp.(syscall.Conn); ok {
 		c.raw, _ = s.SyscallConn()
 	}
@@ -57,13 +60,16 @@ func newConn(t *Transport, address string, tcp net.Conn) *conn {
 }
 
 // interrupt ends what the connection is doing, by a deadline in the past.
-func (c *conn) interrupt() { c.tcp.SetDeadline(time.Unix(1, 0)) }
+func (c *Conn) interrupt() { c.tcp.SetDeadline(time.Unix(1, 0)) }
 
-// exchange sends req and reads the head of the answer. After an error the
-// connection must be closed.
-func (c *conn) exchange(ctx context.Context, req *http.Request, trace *httptrace.ClientTrace) (*http.Response, error) {
-	c.ended = ctx.Err
-	c.stop = context.AfterFunc(ctx, c.interrupt)
+// RoundTrip is as [Transport.RoundTrip]. The last exchange must be over.
+func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
+	trace := httptrace.ContextClientTrace(ctx)
+	if trace == nil {
+		trace = &httptrace.ClientTrace{}
+	}
+	c.begin(ctx)
 	var refused error
 	if req.ContentLength >= 0 && req.ContentLength <= inlineBody {
 		if refused = c.send(req, trace); refused != nil {
@@ -71,31 +77,86 @@ func (c *conn) exchange(ctx context.Context, req *http.Request, trace *httptrace
 			c.failed = true
 			c.tcp.SetReadDeadline(time.Now().Add(lastWords))
 			if ctx.Err() != nil {
-				return nil, refused
+				return nil, c.broken(refused)
 			}
 		}
 	} else {
 		c.upload = make(chan error, 1)
 		go func() { c.upload <- c.send(req, trace) }()
 	}
+	res, err := c.receive(req, trace)
+	if err != nil && refused != nil {
+		err = refused
+	}
+	if err != nil {
+		return nil, c.broken(err)
+	}
+	return res, nil
+}
+
+// Send and Receive are RoundTrip in two steps, for a caller who asks on many
+// connections and then reads from one after the other. request is what to send,
+// its head and body; it is not kept. Until the answer is read the deadline ends
+// the exchange, and so does the end of ctx.
+func (c *Conn) Send(ctx context.Context, deadline time.Time, request []byte) error {
+	c.begin(ctx)
+	c.tcp.SetDeadline(deadline)
+	err := ctx.Err() // after the deadline was set, which may have undone the interruption
+	if err == nil {
+		_, err = c.tcp.Write(request)
+	}
+	if err != nil {
+		return c.broken(err)
+	}
+	return nil
+}
+
+// Receive waits for the answer to what was sent; req tells its method.
+func (c *Conn) Receive(req *http.Request) (*http.Response, error) {
+	res, err := c.receive(req, &httptrace.ClientTrace{})
+	if err != nil {
+		return nil, c.broken(err)
+	}
+	return res, nil
+}
+
+// Idle says that the last exchange is over and another may follow.
+func (c *Conn) Idle() bool { return c.idle }
+
+func (c *Conn) begin(ctx context.Context) {
+	c.idle = false
+	c.ended = ctx.Err
+	c.stop = context.AfterFunc(ctx, c.interrupt)
+}
+
+// broken closes the connection after err and says what ended the exchange.
+func (c *Conn) broken(err error) error {
+	if ended := c.ended(); ended != nil {
+		err = ended
+	}
+	c.Close()
+	return err
+}
+
+// receive reads the head of the answer. After an error the connection must be
+// closed.
+func (c *Conn) receive(req *http.Request, trace *httptrace.ClientTrace) (*http.Response, error) {
 	r := readers.Get().(*bufio.Reader)
-	c.head = limited{r: c.tcp, left: c.t.MaxHeader}
+	c.head = limited{r: c.tcp, left: c.header}
 	r.Reset(&c.head)
 	res, err := readHead(r, req, trace)
 	if err != nil {
 		r.Reset(nil)
 		readers.Put(r)
-		if refused != nil {
-			err = refused
-		}
 		return nil, err
 	}
 	c.head.left = 1<<63 - 1
-	return res, c.attach(res, r)
+	c.attach(res, r)
+	return res, nil
 }
 
 // send writes the request. It closes its body.
-func (c *conn) send(req *http.Request, trace *httptrace.ClientTrace) error {
+func (c *Conn) send(req *http.Request, trace *httptrace.ClientTrace) error {
 	w := writers.Get().(*bufio.Writer)
 	w.Reset(c.tcp)
 	err := req.Write(w)
@@ -136,10 +197,10 @@ func readHead(r *bufio.Reader, req *http.Request, trace *httptrace.ClientTrace) 
 
 // attach gives res a body that reads from the connection; r holds what came
 // with the head.
-func (c *conn) attach(res *http.Response, r *bufio.Reader) error {
+func (c *Conn) attach(res *http.Response, r *bufio.Reader) {
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		res.Body = &upgraded{c: c, r: r}
-		return nil
+		return
 	}
 	b := &Body{c: c, early: r, trailer: &res.Trailer, closing: res.Close}
 	switch {
@@ -156,11 +217,10 @@ func (c *conn) attach(res *http.Response, r *bufio.Reader) error {
 	if b.framing == byLength && b.left == 0 {
 		b.end(io.EOF)
 	}
-	return nil
 }
 
 // release ends the exchange after a whole answer; dirty: something came after it.
-func (c *conn) release(dirty bool) {
+func (c *Conn) release(dirty bool) {
 	if c.upload != nil {
 		select {
 		case err := <-c.upload:
@@ -169,7 +229,7 @@ func (c *conn) release(dirty bool) {
 		}
 	}
 	if dirty || c.failed || c.upload != nil || !c.stop() {
-		c.close()
+		c.Close()
 		return
 	}
 	c.stop, c.ended = nil, nil
@@ -177,20 +237,25 @@ func (c *conn) release(dirty bool) {
 		c.tcp.SetReadDeadline(time.Time{})
 		c.timed = false
 	}
-	c.t.keep(c)
+	c.idle = true
+	if c.done != nil {
+		c.done(c)
+	}
 }
 
-// close ends the connection and waits until nothing uses the request any more.
-func (c *conn) close() {
+// Close ends the connection and waits until nothing uses the request any more.
+func (c *Conn) Close() error {
+	c.idle = false
 	if c.stop != nil {
 		c.stop()
 		c.stop = nil
 	}
-	c.tcp.Close()
+	err := c.tcp.Close()
 	if c.upload != nil {
 		<-c.upload
 		c.upload = nil
 	}
+	return err
 }
 
 var errHeader = errors.New("h1: the headers of the answer are too large")
@@ -212,7 +277,7 @@ func (l *limited) Read(p []byte) (int, error) {
 
 // upgraded is the connection after 101, for one reader and one writer.
 type upgraded struct {
-	c *conn
+	c *Conn
 	r *bufio.Reader
 }
 

@@ -4,7 +4,6 @@
 package h1
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net"
@@ -15,16 +14,10 @@ import (
 
 // ReadAnswer reads an answer from text that is no connection.
 func ReadAnswer(text io.Reader) (*http.Response, error) {
-	c := newConn(&Transport{}, "", textConn{Reader: text})
+	c := NewConn(textConn{Reader: text}, 64<<10)
 	c.ended = context.Background().Err
 	c.stop = func() bool { return true }
-	c.head = limited{r: text, left: 64 << 10}
-	r := bufio.NewReader(&c.head)
-	res, err := readHead(r, &http.Request{Method: "POST"}, &httptrace.ClientTrace{})
-	if err != nil {
-		return nil, err
-	}
-	return res, c.attach(res, r)
+	return c.receive(&http.Request{Method: "POST"}, &httptrace.ClientTrace{})
 }
 
 // textConn is a connection to read from.

@@ -36,8 +36,13 @@ type Transport struct {
 	MaxHeader   int64         // bytes of the headers of an answer, those of 1xx answers included
 
 	mu    sync.Mutex
-	idle  map[string][]*conn // by address, the newest last
-	sweep *time.Timer        // runs while there are idle ones
+	idle  map[string][]idleConn // by address, the newest last
+	sweep *time.Timer           // runs while there are idle ones
+}
+
+type idleConn struct {
+	*Conn
+	since time.Time
 }
 
 // RoundTrip sends req to the host and port of its URL and returns the answer
@@ -49,10 +54,6 @@ type Transport struct {
 // body must not block.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	trace := httptrace.ContextClientTrace(ctx)
-	if trace == nil {
-		trace = &httptrace.ClientTrace{}
-	}
 	c, reused, err := t.connection(ctx, req.URL.Host)
 	if err != nil {
 		if req.Body != nil {
@@ -60,22 +61,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	if trace.GotConn != nil {
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{Conn: c.tcp, Reused: reused, WasIdle: reused})
 	}
-	res, err := c.exchange(ctx, req, trace)
-	if err != nil {
-		c.close()
-		if ended := ctx.Err(); ended != nil {
-			err = ended
-		}
-		return nil, err
-	}
-	return res, nil
+	return c.RoundTrip(req)
 }
 
 // connection takes an idle connection to address, or dials.
-func (t *Transport) connection(ctx context.Context, address string) (c *conn, reused bool, err error) {
+func (t *Transport) connection(ctx context.Context, address string) (c *Conn, reused bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -87,24 +80,26 @@ func (t *Transport) connection(ctx context.Context, address string) (c *conn, re
 		if c.quiet() {
 			return c, true, nil
 		}
-		c.tcp.Close()
+		c.Close()
 	}
 	tcp, err := t.Dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, false, err
 	}
-	return newConn(t, address, tcp), false, nil
+	c = NewConn(tcp, t.MaxHeader)
+	c.done = func(c *Conn) { t.keep(address, c) }
+	return c, false, nil
 }
 
-func (t *Transport) takeIdle(address string) *conn {
+func (t *Transport) takeIdle(address string) *Conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := t.idle[address]
 	if len(list) == 0 {
 		return nil
 	}
-	c := list[len(list)-1]
-	list[len(list)-1] = nil
+	c := list[len(list)-1].Conn
+	list[len(list)-1].Conn = nil
 	if len(list) == 1 {
 		delete(t.idle, address)
 	} else {
@@ -114,18 +109,17 @@ func (t *Transport) takeIdle(address string) *conn {
 }
 
 // keep takes c back after an exchange, or closes it.
-func (t *Transport) keep(c *conn) {
+func (t *Transport) keep(address string, c *Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.idle[c.address]) >= t.MaxIdle {
-		c.tcp.Close()
+	if len(t.idle[address]) >= t.MaxIdle {
+		c.Close()
 		return
 	}
 	if t.idle == nil {
-		t.idle = map[string][]*conn{}
+		t.idle = map[string][]idleConn{}
 	}
-	c.since = time.Now()
-	t.idle[c.address] = append(t.idle[c.address], c)
+	t.idle[address] = append(t.idle[address], idleConn{c, time.Now()})
 	if t.sweep == nil && t.IdleTimeout > 0 {
 		t.sweep = time.AfterFunc(t.IdleTimeout, t.closeExpired)
 	}
@@ -141,7 +135,7 @@ func (t *Transport) closeExpired() {
 	for address, list := range t.idle {
 		n := 0
 		for n < len(list) && now.Sub(list[n].since) >= t.IdleTimeout {
-			list[n].tcp.Close()
+			list[n].Close()
 			n++
 		}
 		if n == len(list) {
@@ -168,7 +162,7 @@ func (t *Transport) CloseIdleConnections() {
 	defer t.mu.Unlock()
 	for _, list := range t.idle {
 		for _, c := range list {
-			c.tcp.Close()
+			c.Close()
 		}
 	}
 	t.idle = nil

@@ -10,4 +10,4 @@ const canPoll = false
 func (b *Body) poll([]byte, func([]byte) error) error { panic("h1: no poller") }
 
 // quiet cannot be known: a request on a closed connection fails unanswered.
-func (c *conn) quiet() bool { return true }
+func (c *Conn) quiet() bool { return true }

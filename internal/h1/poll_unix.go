@@ -81,7 +81,7 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 }
 
 // quiet says that an idle connection is open and has nothing to say.
-func (c *conn) quiet() bool {
+func (c *Conn) quiet() bool {
 	if c.raw == nil {
 		return true
 	}
