@@ -4,7 +4,6 @@
 package pool
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/h1"
 )
 
 // pageLimit bounds a page; a larger one is not read at all.
@@ -99,29 +99,28 @@ const (
 	faultEmpty    fault = "empty" // a page without one known signal
 )
 
-// ask sends the turn's request and reads the answer into page. A kept
-// connection that the server has closed meanwhile is replaced once. The
-// pool learns what fresh connections came to.
-func (d *dialer) ask(ctx context.Context, t *turn, path string, page []byte) (status int, body []byte, err error) {
+// begin sends the turn's request on the connection that it keeps, so that the
+// answer is under way while others are asked. What goes wrong shows in ask.
+func (d *dialer) begin(ctx context.Context, t *turn, timeout time.Duration) {
+	if c, ok := t.conn.(*plainConn); ok && !t.member.refused.Load() {
+		c.send(ctx, timeout)
+	}
+}
+
+// ask sends the turn's request, unless begin did, and reads the answer into
+// page. A kept connection that the server has closed meanwhile is replaced
+// once. The pool learns what fresh connections came to.
+func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path string, page []byte) (status int, body []byte, err error) {
 	m := t.member
 	if m.refused.Load() {
 		t.closeConn() // only a fresh connection proves that somebody listens
 	}
-	if t.request == nil {
-		t.request, err = http.NewRequest(http.MethodGet, d.scheme+"://"+m.address+path, nil)
-		if err != nil {
-			return 0, page[:0], err
-		}
-		t.request.Header.Set("User-Agent", "penstock")
-		t.request.Header.Set("Accept", "text/plain;version=0.0.4,*/*;q=0.1")
-	}
 	for {
 		kept := t.conn != nil
 		if !kept {
-			c, err := d.dial(ctx, t.request)
+			t.conn, err = d.dial(ctx, timeout, m.address, path)
 			switch {
 			case err == nil:
-				t.conn = c
 				m.pool.accepted(m)
 			case faultOf(err) == faultRefused:
 				m.pool.dialRefused(m)
@@ -130,11 +129,11 @@ func (d *dialer) ask(ctx context.Context, t *turn, path string, page []byte) (st
 				return 0, page[:0], err
 			}
 		}
-		status, body, err = exchange(ctx, t.conn, t.request, page)
-		if err != nil || t.conn.Err() != nil {
+		status, body, err = t.conn.Get(ctx, timeout, page)
+		if err != nil || !t.conn.Idle() {
 			t.closeConn()
 		}
-		if err == nil || !kept || ctx.Err() != nil || errors.Is(err, errTooLarge) {
+		if err == nil || !kept || ctx.Err() != nil || errors.Is(err, errTooLarge) || faultOf(err) == faultTimeout {
 			return status, body, err
 		}
 	}
@@ -142,15 +141,10 @@ func (d *dialer) ask(ctx context.Context, t *turn, path string, page []byte) (st
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", pageLimit)
 
-// exchange sends req and reads the answer's body into page, which grows as
-// needed.
-func exchange(ctx context.Context, c clientConn, req *http.Request, page []byte) (int, []byte, error) {
-	page = page[:0]
-	res, err := c.Do(ctx, req)
-	if err != nil {
-		return 0, page, err
-	}
+// readPage reads the answer's body into page, which grows as needed.
+func readPage(res *http.Response, page []byte) (int, []byte, error) {
 	defer res.Body.Close()
+	page = page[:0]
 	if res.ContentLength > pageLimit {
 		return res.StatusCode, page, errTooLarge
 	}
@@ -175,10 +169,12 @@ func exchange(ctx context.Context, c clientConn, req *http.Request, page []byte)
 	}
 }
 
-// clientConn is one connection to a member, used by one goroutine.
+// clientConn is one connection to a member with the request for it, used by
+// one goroutine.
 type clientConn interface {
-	Do(ctx context.Context, req *http.Request) (*http.Response, error)
-	Err() error // not nil: it cannot be used again
+	// Get asks and reads the answer into page, which grows as needed.
+	Get(ctx context.Context, timeout time.Duration, page []byte) (status int, body []byte, err error)
+	Idle() bool // it can be used again
 	Close() error
 }
 
@@ -194,8 +190,8 @@ func (d *dialer) cost(size int) time.Duration {
 }
 
 const (
-	plainCost     = 80 * time.Microsecond
-	writesPerTrip = 9 // of the mean time of a write, as measured on a fast and on a slow machine
+	plainCost     = 50 * time.Microsecond
+	writesPerTrip = 6 // of the mean time of a write, as measured on a fast and on a slow machine
 )
 
 // writeTime is a moving average of the time that writes of requests took.
@@ -215,90 +211,94 @@ func (w *writeTime) add(took time.Duration) {
 	w.nanoseconds.Store(old + (min(int64(took), 2*old)-old)/costWeight)
 }
 
-func (d *dialer) dial(ctx context.Context, req *http.Request) (clientConn, error) {
-	if !d.plain {
-		c, err := d.transport.NewClientConn(ctx, d.scheme, req.URL.Host)
-		if err != nil {
-			return nil, err
-		}
-		return transportConn{c}, nil
-	}
-	c, err := d.transport.DialContext(ctx, "tcp", req.URL.Host)
+func (d *dialer) dial(ctx context.Context, timeout time.Duration, address, path string) (clientConn, error) {
+	req, err := http.NewRequest(http.MethodGet, d.scheme+"://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	var text bytes.Buffer
-	if err := req.Write(&text); err != nil {
-		c.Close()
-		return nil, err
-	}
-	p := &plainConn{conn: c, writing: &d.writing, request: text.Bytes(), limited: io.LimitedReader{R: c}}
-	p.buffered = bufio.NewReaderSize(&p.limited, 4<<10)
-	return p, nil
-}
-
-// transportConn is a connection of the standard library's, for all protocols.
-type transportConn struct{ *http.ClientConn }
-
-func (c transportConn) Do(ctx context.Context, req *http.Request) (*http.Response, error) {
-	return c.RoundTrip(req.WithContext(ctx))
-}
-
-// plainConn speaks HTTP/1.1 in the goroutine that asks. A ClientConn hands
-// each exchange to two goroutines of its own, which at a thousand scrapes a
-// second costs as much again as the scraping (see BenchmarkScrape).
-type plainConn struct {
-	conn     net.Conn
-	writing  *writeTime
-	limited  io.LimitedReader // conn; bounds one answer with its header
-	buffered *bufio.Reader    // limited
-	request  []byte           // the same every time
-	closing  bool
-	stop     func() bool // of the interruption by the last context
-}
-
-func (c *plainConn) Do(ctx context.Context, req *http.Request) (*http.Response, error) {
-	if c.stop != nil {
-		c.stop()
-	}
-	deadline, _ := ctx.Deadline()
-	if err := c.conn.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	c.stop = context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) })
-	began := time.Now()
-	if _, err := c.conn.Write(c.request); err != nil {
-		return nil, err
-	}
-	c.writing.add(time.Since(began))
-	c.limited.N = 2 * pageLimit // header and chunk framing included
-	for {
-		res, err := http.ReadResponse(c.buffered, req)
+	req.Header.Set("User-Agent", "penstock")
+	req.Header.Set("Accept", "text/plain;version=0.0.4,*/*;q=0.1")
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if !d.plain {
+		c, err := d.transport.NewClientConn(ctx, d.scheme, address)
 		if err != nil {
 			return nil, err
 		}
-		if res.StatusCode >= 200 {
-			c.closing = res.Close || res.ContentLength < 0 && len(res.TransferEncoding) == 0
-			return res, nil
-		}
+		return &transportConn{c, req}, nil
 	}
+	var text bytes.Buffer
+	if err := req.Write(&text); err != nil {
+		return nil, err
+	}
+	c, err := d.transport.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &plainConn{Conn: h1.NewConn(timedWrites{c, &d.writing}, d.transport.MaxResponseHeaderBytes), request: req, text: text.Bytes()}, nil
 }
 
-func (c *plainConn) Err() error {
-	if c.closing || c.buffered.Buffered() > 0 {
-		return errConnDone
-	}
-	return nil
+// transportConn is a connection of the standard library's, for all protocols.
+type transportConn struct {
+	*http.ClientConn
+	request *http.Request
 }
 
-func (c *plainConn) Close() error {
-	if c.stop != nil {
-		c.stop()
+func (c *transportConn) Get(ctx context.Context, timeout time.Duration, page []byte) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	res, err := c.RoundTrip(c.request.WithContext(ctx))
+	if err != nil {
+		return 0, page[:0], err
 	}
-	return c.conn.Close()
+	return readPage(res, page)
 }
 
-var errConnDone = errors.New("the connection is not to be used again")
+func (c *transportConn) Idle() bool { return c.Err() == nil }
+
+// plainConn is a connection for HTTP/1.1 without TLS.
+type plainConn struct {
+	*h1.Conn
+	request *http.Request
+	text    []byte // request, as it is sent each time
+	sent    bool   // an answer is under way
+	failed  error  // why it is not
+}
+
+func (c *plainConn) send(ctx context.Context, timeout time.Duration) {
+	c.failed = c.Send(ctx, time.Now().Add(timeout), c.text)
+	c.sent = true
+}
+
+func (c *plainConn) Get(ctx context.Context, timeout time.Duration, page []byte) (int, []byte, error) {
+	if !c.sent {
+		c.send(ctx, timeout)
+	}
+	c.sent = false
+	if c.failed != nil {
+		return 0, page[:0], c.failed
+	}
+	res, err := c.Receive(c.request)
+	if err != nil {
+		return 0, page[:0], err
+	}
+	return readPage(res, page)
+}
+
+// timedWrites measures how long it takes to write a request.
+type timedWrites struct {
+	net.Conn
+	writing *writeTime
+}
+
+func (c timedWrites) Write(p []byte) (int, error) {
+	began := time.Now()
+	n, err := c.Conn.Write(p)
+	if err == nil {
+		c.writing.add(time.Since(began))
+	}
+	return n, err
+}
 
 func faultOf(err error) fault {
 	var timeout net.Error

@@ -5,6 +5,7 @@ package pool
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -33,4 +34,31 @@ func (p *Pool) RunRota(ctx context.Context, interval time.Duration, workers int,
 	r := &rota{pool: p, workers: workers, interval: func() time.Duration { return interval }}
 	r.job = func(_ context.Context, t *turn, _ *worker) time.Duration { return f(t.member) }
 	r.run(ctx)
+}
+
+// Batches shows how turns of these kinds are split: p is prompt, s slow, n
+// without a connection.
+func Batches(kinds string, begins bool) string {
+	r := &rota{}
+	if begins {
+		r.begin = func(context.Context, *turn) {}
+	}
+	kind := map[*turn]string{}
+	var due []*turn
+	for _, k := range kinds {
+		t := &turn{slow: k == 's'}
+		if k != 'n' {
+			t.conn = &plainConn{}
+		}
+		kind[t], due = string(k), append(due, t)
+	}
+	var list []string
+	for _, batch := range r.batches(due) {
+		text := ""
+		for _, t := range batch {
+			text += kind[t]
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, " ")
 }

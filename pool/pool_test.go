@@ -117,16 +117,39 @@ func TestPrepareChangesNothingUntilCommit(t *testing.T) {
 	commit() // of a closed pool: starts nothing
 }
 
+// What is due goes to workers in batches of 16, but members that are slow or
+// have no connection go alone.
+func TestScrapeBatches(t *testing.T) {
+	for _, c := range []struct {
+		turns string // p: prompt, s: slow, n: no connection
+		want  string
+	}{
+		{"", ""},
+		{"p", "p"},
+		{"ppp", "ppp"},
+		{"psnp", "s n pp"},
+		{strings.Repeat("p", 17), strings.Repeat("p", 16) + " p"},
+		{"s" + strings.Repeat("p", 16), "s " + strings.Repeat("p", 16)},
+	} {
+		if got := pool.Batches(c.turns, true); got != c.want {
+			t.Errorf("%s: %s, want %s", c.turns, got, c.want)
+		}
+	}
+	if got := pool.Batches("ppsn", false); got != "p p s n" {
+		t.Errorf("jobs without a beginning: %s", got)
+	}
+}
+
 func TestScrapeIntervalStretchesWithThePool(t *testing.T) {
 	var addrs []string
-	for i := range 200 {
-		addrs = append(addrs, fmt.Sprintf("10.0.0.%d:80", i))
+	for i := range 400 {
+		addrs = append(addrs, fmt.Sprintf("10.0.%d.%d:80", i/200, i%200))
 	}
 	p := newPool(t, config.Pool{}, pool.Options{}, addrs...)
-	for _, c := range []struct{ cost, want int64 }{{0, 106}, {75, 106}, {150, 200}, {1500, 2000}} {
+	for _, c := range []struct{ cost, want int64 }{{0, 133}, {45, 133}, {150, 400}, {1500, 4000}} {
 		p.SetScrapeCost(time.Duration(c.cost) * time.Microsecond)
 		if got := p.ScrapeInterval().Milliseconds(); got != c.want {
-			t.Errorf("200 members at %d µs: interval %d ms, want %d", c.cost, got, c.want)
+			t.Errorf("400 members at %d µs: interval %d ms, want %d", c.cost, got, c.want)
 		}
 	}
 }

@@ -21,9 +21,7 @@ func (p *Pool) probe() {
 	}
 	r := &rota{pool: p, workers: maxWorkers, interval: func() time.Duration { return cfg.Interval.D() }}
 	r.job = func(ctx context.Context, t *turn, w *worker) time.Duration {
-		asked, cancel := context.WithTimeout(ctx, cfg.Timeout.D())
-		defer cancel()
-		status, page, err := dial.ask(asked, t, cfg.Path, w.page)
+		status, page, err := dial.ask(ctx, cfg.Timeout.D(), t, cfg.Path, w.page)
 		if cap(page) <= keepPage {
 			w.page = page
 		}

@@ -7,7 +7,6 @@ import (
 	"container/heap"
 	"context"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -16,12 +15,15 @@ import (
 // for what is due; a bounded number of workers, started as needed, do the jobs
 // and put their turn back. A member has at most one job at a time.
 //
-// The one goroutine wakes at most sixteen times per interval, so that many
-// members do not mean many timers.
+// The one goroutine wakes at most eight times per interval, so that many
+// members do not mean many timers, and hands what is due to workers in batches:
+// a worker begins all jobs of a batch before it does the first.
 type rota struct {
 	pool     *Pool
 	interval func() time.Duration
 	workers  int // at most
+	// begin starts a turn whose answer will take a while; nil: nothing to start.
+	begin func(ctx context.Context, t *turn)
 	// job does one turn and returns when the next one is due.
 	job func(ctx context.Context, t *turn, w *worker) time.Duration
 
@@ -39,8 +41,8 @@ type turn struct {
 	gone   bool      // under rota.mu
 
 	conn     clientConn // nil: none
-	request  *http.Request
-	failures int // in a row
+	failures int        // in a row
+	slow     bool       // others should not wait for it
 	scanner  *scanner
 }
 
@@ -58,22 +60,22 @@ type worker struct{ page []byte }
 // worker is left.
 func (r *rota) run(ctx context.Context) {
 	r.turns = map[*Member]*turn{}
-	jobs := make(chan *turn)
+	jobs := make(chan []*turn)
 	var workers sync.WaitGroup
 	started := 0
-	dispatch := func(t *turn) bool {
+	dispatch := func(batch []*turn) bool {
 		select {
-		case jobs <- t:
+		case jobs <- batch:
 			return true
 		default:
 		}
 		if started < r.workers {
 			started++
-			workers.Go(func() { r.work(ctx, jobs, t) })
+			workers.Go(func() { r.work(ctx, jobs, batch) })
 			return true
 		}
 		select {
-		case jobs <- t:
+		case jobs <- batch:
 			return true
 		case <-ctx.Done():
 			return false
@@ -89,8 +91,8 @@ func (r *rota) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		due, wait := r.collect(time.Now())
-		for _, t := range due {
-			if running = running && dispatch(t); !running {
+		for _, batch := range r.batches(due) {
+			if running = running && dispatch(batch); !running {
 				break
 			}
 		}
@@ -103,21 +105,56 @@ func (r *rota) run(ctx context.Context) {
 	}
 }
 
-func (r *rota) work(ctx context.Context, jobs <-chan *turn, t *turn) {
+// maxBatch bounds how many answers a worker waits for, one after the other.
+const maxBatch = 16
+
+// batches splits what is due among workers. Where a job has a beginning, those
+// that answer at once go together; a slow one goes alone, so that no other
+// waits for it.
+func (r *rota) batches(due []*turn) [][]*turn {
+	size := 1
+	if r.begin != nil {
+		size = maxBatch
+	}
+	var list [][]*turn
+	var prompt []*turn
+	for i, t := range due {
+		if t.slow || t.conn == nil {
+			list = append(list, due[i:i+1:i+1])
+			continue
+		}
+		if prompt = append(prompt, t); len(prompt) == size {
+			list, prompt = append(list, prompt), nil
+		}
+	}
+	if len(prompt) > 0 {
+		list = append(list, prompt)
+	}
+	return list
+}
+
+func (r *rota) work(ctx context.Context, jobs <-chan []*turn, batch []*turn) {
 	w := &worker{}
-	for ok := true; ok; t, ok = <-jobs {
-		var delay time.Duration
-		if ctx.Err() == nil {
-			delay = r.job(ctx, t, w)
+	for ok := true; ok; batch, ok = <-jobs {
+		if r.begin != nil && ctx.Err() == nil {
+			for _, t := range batch {
+				r.begin(ctx, t)
+			}
 		}
-		r.mu.Lock()
-		if t.gone {
-			t.closeConn()
-		} else {
-			t.due = time.Now().Add(jitter(delay))
-			heap.Push(&r.queue, t)
+		for _, t := range batch {
+			var delay time.Duration
+			if ctx.Err() == nil {
+				delay = r.job(ctx, t, w)
+			}
+			r.mu.Lock()
+			if t.gone {
+				t.closeConn()
+			} else {
+				t.due = time.Now().Add(jitter(delay))
+				heap.Push(&r.queue, t)
+			}
+			r.mu.Unlock()
 		}
-		r.mu.Unlock()
 	}
 }
 
@@ -127,12 +164,13 @@ func (r *rota) collect(now time.Time) (due []*turn, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.syncLocked(now, interval)
-	for len(r.queue) > 0 && !r.queue[0].due.After(now) {
+	// While every turn is with a worker, and to see new members, it looks
+	// again after a part of the interval. What is due before the middle of that
+	// part is due now: turns are early as often as they are late.
+	tick := max(interval/8, time.Millisecond)
+	for len(r.queue) > 0 && r.queue[0].due.Before(now.Add(tick/2)) {
 		due = append(due, heap.Pop(&r.queue).(*turn))
 	}
-	// While every turn is with a worker, and to see new members, it looks
-	// again after a part of the interval.
-	tick := max(interval/16, time.Millisecond)
 	wait = min(interval, 250*time.Millisecond)
 	if len(r.queue) > 0 {
 		wait = min(wait, r.queue[0].due.Sub(now))

@@ -24,7 +24,8 @@ type scanner struct {
 	tables   []*table
 	explicit bool // an engine is configured: its signals are expected
 
-	table *table // that knows this page; nil: none so far
+	table *table // that knows this page, or the last one; nil: none so far
+	known bool   // the table has known a line of this page
 	slots [numSlots]tally
 
 	loraAt      float64
@@ -79,7 +80,18 @@ func newScanner(e config.Engine) *scanner {
 
 // scan reads a page. Its results refer to the page until the next scan.
 func (s *scanner) scan(page []byte) {
-	s.table = nil
+	if len(s.tables) == 1 {
+		s.table = s.tables[0]
+	}
+	s.pass(page)
+	if !s.known && s.table != nil && len(s.tables) > 1 {
+		s.table = nil // another engine has come in the place of the last one
+		s.pass(page)
+	}
+}
+
+func (s *scanner) pass(page []byte) {
+	s.known = false
 	s.slots = [numSlots]tally{}
 	s.loraSeen = false
 	s.lora = [3][]byte{}
@@ -110,11 +122,11 @@ func (s *scanner) line(line []byte) {
 		line = bytes.TrimLeft(line, " \t")
 	}
 	if s.table != nil {
-		s.match(s.table, line)
+		s.known = s.match(s.table, line) || s.known
 	} else {
 		for _, t := range s.tables {
 			if s.match(t, line) {
-				s.table = t
+				s.table, s.known = t, true
 				break
 			}
 		}

@@ -96,6 +96,32 @@ func TestScanAllocations(t *testing.T) {
 	}
 }
 
+// A scanner looks first for what it saw last; another engine behind the same
+// address is seen as well as by a scanner that knows nothing yet.
+func TestEngineChangesBetweenPages(t *testing.T) {
+	texts := []string{
+		"vllm:num_requests_waiting 3\nvllm:num_requests_running 2\n",
+		"sglang:num_queue_reqs{tp_rank=\"0\"} 5\nsglang:num_running_reqs{tp_rank=\"0\"} 1\n",
+		"python_info 1\n",
+		"sglang:num_queue_reqs{tp_rank=\"0\"} 4\nvllm_other 1\n",
+		"",
+		"vllm:num_requests_waiting 1\n",
+	}
+	old := pool.NewScanner(config.Auto)
+	for _, text := range texts {
+		fresh := pool.NewScanner(config.Auto)
+		old.Scan([]byte(text))
+		fresh.Scan([]byte(text))
+		if diff := cmp.Diff(fresh.Result(), old.Result()); diff != "" {
+			t.Errorf("%q (-fresh +old):\n%s", text, diff)
+		}
+	}
+	old.Scan([]byte(texts[0]))
+	if x := old.Result(); x.Has&pool.HasWaiting == 0 || x.Waiting != 3 {
+		t.Errorf("after all: %+v", x)
+	}
+}
+
 func TestUnchangedLoRAIsShared(t *testing.T) {
 	s := pool.NewScanner(config.VLLM)
 	line := `vllm:lora_requests_info{max_lora="2",running_lora_adapters="%s",waiting_lora_adapters=""} 5` + "\n"

@@ -84,9 +84,12 @@ func (p *Pool) scrape() {
 		if ctx.Err() != nil {
 			return 0
 		}
-		p.opts.Metrics.scraped(p.name, fault, time.Since(began))
+		took := time.Since(began)
+		t.slow = fault != "" || took > cfg.Metrics.Interval.D()/4
+		p.opts.Metrics.scraped(p.name, fault, took)
 		return p.scrapedNext(t, fault, err)
 	}
+	r.begin = func(ctx context.Context, t *turn) { dial.begin(ctx, t, cfg.Metrics.Timeout.D()) }
 	p.run(scraping, r.run)
 }
 
@@ -124,9 +127,7 @@ type scrapeFailure struct {
 }
 
 func (p *Pool) scrapeOne(ctx context.Context, dial *dialer, cfg config.Metrics, t *turn, w *worker) (fault, error) {
-	asked, cancel := context.WithTimeout(ctx, cfg.Timeout.D())
-	defer cancel()
-	status, page, err := dial.ask(asked, t, cfg.Path, w.page)
+	status, page, err := dial.ask(ctx, cfg.Timeout.D(), t, cfg.Path, w.page)
 	if cap(page) <= max(keepPage, 4*len(page)) {
 		w.page = page
 	} else {

@@ -18,7 +18,7 @@ import (
 const order = `
 none                                  < config sim internal
 sim                                   < bench
-internal                              < llm proxy
+internal                              < llm pool proxy
 config llm                            < auth quota cache guard usage provider pool
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
