@@ -193,21 +193,9 @@ func (g *gather) medium(content []byte) {
 
 // tokenIDs passes an array of numbers that Read has validated.
 func (g *gather) tokenIDs(array []byte) {
-	id, digits := uint32(0), false
-	for _, c := range array {
-		if c-'0' <= 9 {
-			id, digits = id*10+uint32(c-'0'), true
-			continue
+	for len(array) > 0 && !g.stopped {
+		if g.buf, array = jsonedit.AppendNaturals(g.buf, array); len(array) > 0 {
+			g.flush()
 		}
-		if !digits {
-			continue
-		}
-		if cap(g.buf)-len(g.buf) < 4 {
-			if g.flush(); g.stopped {
-				return
-			}
-		}
-		g.buf = binary.LittleEndian.AppendUint32(g.buf, id)
-		id, digits = 0, false
 	}
 }

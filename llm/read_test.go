@@ -416,7 +416,11 @@ func modelInForm(t *testing.T, body []byte) string {
 
 func BenchmarkRead(b *testing.B) {
 	german := "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. "
-	ids := []byte(`{"model":"m","prompt":[` + strings.Repeat("12345,", 66_000) + `5]}`)
+	ids := []byte(`{"model":"m","prompt":[`) // of a vocabulary of 150,000, of all lengths
+	for r := rand.New(rand.NewPCG(1, 2)); len(ids) < 400_000; {
+		ids = fmt.Appendf(ids, "%d, ", r.IntN(150_000))
+	}
+	ids = append(ids, "5]}"...)
 	for _, c := range []struct {
 		name string
 		op   llm.Op

@@ -5,8 +5,10 @@ package jsonedit_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -227,6 +229,51 @@ func TestNaturals(t *testing.T) {
 
 // FuzzScan holds the scanner against encoding/json, which accepts more in two
 // points only: bytes that are not UTF-8, and unpaired surrogates.
+// FuzzNaturals holds the list of numbers against encoding/json, and what is
+// appended against what was written.
+func FuzzNaturals(f *testing.F) {
+	for _, s := range []string{
+		"[1]", "[]", "[0,00]", "[1, 2,3 ,\n4]", "[12345,678,9999999,10000000,2147483647,2147483648]", "[1234567,12345678,123456789]",
+		"[1,,2]", "[1,2", "[1,\t2]", "[1,-2]", "[1,2.0]", "[1,2]]", "[1,\"2\"]", "[1234567]", "[123456789012345678901234567890]", "[1,2\xff]", "[/1,:2]",
+	} {
+		f.Add([]byte(s), uint8(9))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, room uint8) {
+		s := jsonedit.NewScanner(b, 4)
+		n, ok := s.Naturals(math.MaxInt32)
+		if !ok {
+			if s.Pos() > 0 && len(bytes.TrimLeft(b[:s.Pos()], " \n\r\t")) > 0 {
+				t.Fatalf("%q: refused, and yet read to %d", b, s.Pos())
+			}
+			return
+		}
+		array := b[:s.Pos()]
+		var want []int32
+		if err := json.Unmarshal(array, &want); err != nil || len(want) != n {
+			t.Fatalf("%q: %d numbers, want %d, %v", array, n, len(want), err)
+		}
+		buf := make([]byte, 3, 4+int(room))
+		for i := 0; ; {
+			buf, array = jsonedit.AppendNaturals(buf[:3], array)
+			for p := buf[3:]; len(p) >= 4; p = p[4:] {
+				if got := binary.LittleEndian.Uint32(p); i >= len(want) || got != uint32(want[i]) {
+					t.Fatalf("%q: number %d is %d", b, i, got)
+				}
+				i++
+			}
+			if len(array) == 0 {
+				if i != len(want) {
+					t.Fatalf("%q: %d of %d numbers", b, i, len(want))
+				}
+				return
+			}
+			if cap(buf) < 7 {
+				return // no room for one
+			}
+		}
+	})
+}
+
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		`{"a":[1,-2.5e+3,true,false,null,"x\n\u00e9\ud83d\ude00"]}`, `[]`, ` {} `, `"\ud800"`, "\"\xff\"", `{"a":1,"a":2}`,
