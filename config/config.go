@@ -32,13 +32,16 @@ type Config struct {
 	Ops       Ops        `yaml:"ops"`
 	Pools     []Pool     `yaml:"pools"`
 	Pickers   []Picker   `yaml:"pickers"` // named picker profiles, beside the built-in ones
-	Models    []Model    `yaml:"models"`
-	Routes    []Route    `yaml:"routes"` // none: every listener serves every model at the root path
-	Timeouts  Timeouts   `yaml:"timeouts"`
-	Retries   Retries    `yaml:"retries"`
-	Limits    Limits     `yaml:"limits"`
-	Records   Records    `yaml:"records"`
-	Log       Log        `yaml:"log"`
+	// PickerListeners let other gateways ask for picks (Endpoint Picker
+	// Protocol).
+	PickerListeners []PickerListener `yaml:"pickerListeners"`
+	Models          []Model          `yaml:"models"`
+	Routes          []Route          `yaml:"routes"` // none: every listener serves every model at the root path
+	Timeouts        Timeouts         `yaml:"timeouts"`
+	Retries         Retries          `yaml:"retries"`
+	Limits          Limits           `yaml:"limits"`
+	Records         Records          `yaml:"records"`
+	Log             Log              `yaml:"log"`
 }
 
 // Listener is one address on which clients are served.
@@ -169,9 +172,85 @@ type Probe struct {
 }
 
 // PickerRef chooses a pool's picker: a built-in profile or one of
-// [Config.Pickers] by name. Default "default".
+// [Config.Pickers] by name, in this process; or a picker elsewhere.
 type PickerRef struct {
-	Profile string `yaml:"profile" default:"default"`
+	Profile string        `yaml:"profile" default:"default"` // means nothing with Remote
+	Remote  *RemotePicker `yaml:"remote"`
+}
+
+// FailureMode is what becomes of a request when its picker fails. A refusal is
+// a decision and no failure.
+type FailureMode string
+
+// The failure modes of the Endpoint Picker Protocol.
+const (
+	FailClose FailureMode = "FailClose" // 503, or 504 when it took too long
+	FailOpen  FailureMode = "FailOpen"  // a ready member by round robin
+)
+
+// OnInvalidPick is what becomes of a request whose picker named no member of
+// the pool.
+type OnInvalidPick string
+
+// The answers to a pick of strangers.
+const (
+	InvalidFallback OnInvalidPick = "fallback" // a ready member by round robin
+	InvalidReject   OnInvalidPick = "reject"   // 503
+)
+
+// RemotePicker is a picker that speaks the Endpoint Picker Protocol over gRPC.
+type RemotePicker struct {
+	Address       string         `yaml:"address"` // host:port, resolved to every A and AAAA record
+	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
+	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
+	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`
+	Timeout       Duration       `yaml:"timeout" default:"5s" min:"1ms" max:"10m"`         // of a pick, queueing there included
+	MaxPending    int            `yaml:"maxPending" default:"1024" min:"1" max:"1000000"`  // picks that wait for an answer at a time
+	MaxMessage    Size           `yaml:"maxMessage" default:"4MiB" min:"64KiB" max:"1GiB"` // largest message taken from the picker
+	SubsetHint    bool           `yaml:"subsetHint"`                                       // name the ready members with each request
+	Refresh       Duration       `yaml:"refresh" default:"5s" min:"100ms" max:"24h"`       // of the addresses
+	Health        PickerHealth   `yaml:"health"`
+	Response      PickerResponse `yaml:"response"`
+}
+
+// PickerHealth is how the replicas of a picker are checked (gRPC health
+// protocol). A replica that does not know the protocol, or the service, counts
+// as ready while it can be connected to.
+type PickerHealth struct {
+	Service  string   `yaml:"service" default:"envoy.service.ext_proc.v3.ExternalProcessor"`
+	Port     int      `yaml:"port" min:"0" max:"65535"` // 0: the picker's own, with its TLS; another one is spoken to in plaintext
+	Interval Duration `yaml:"interval" default:"2s" min:"50ms" max:"1h"`
+	Timeout  Duration `yaml:"timeout" default:"1s" min:"1ms" max:"1m"`
+	Off      bool     `yaml:"off"`
+}
+
+// ResponseMode is how much of an answer a remote picker is shown.
+type ResponseMode string
+
+// The modes. None of them delays the body of an answer.
+const (
+	ResponseOff     ResponseMode = "off"     // nothing: the picker sees the stream end after its pick
+	ResponseHeaders ResponseMode = "headers" // the head with the endpoint that served, and at the end the usage
+	ResponseFull    ResponseMode = "full"    // a copy of the body too
+)
+
+// PickerResponse is the response phase.
+type PickerResponse struct {
+	Mode        ResponseMode `yaml:"mode" default:"headers" enum:"off|headers|full"`
+	HeadTimeout Duration     `yaml:"headTimeout" default:"200ms" min:"1ms" max:"1m"` // longest wait for edits of the answer's head
+	Delay       Duration     `yaml:"delay" default:"20ms" min:"0s" max:"10s"`        // pieces of a body are gathered for so long
+	Buffer      Size         `yaml:"buffer" default:"256KiB" min:"64KiB" max:"1GiB"` // of a body that the picker has not taken yet
+	MaxStall    Duration     `yaml:"maxStall" default:"0s" min:"0s" max:"1m"`        // the longest, in all, that a full buffer may hold up one answer; then the copy ends
+}
+
+// PickerListener is one address of a pool's picker (envoy.service.ext_proc.v3).
+type PickerListener struct {
+	Pool      string     `yaml:"pool"`
+	Address   string     `yaml:"address" default:":9002"`
+	Health    string     `yaml:"health" default:":9003"`                          // gRPC health, plaintext; "off" for none. The address itself answers too
+	TLS       *ServerTLS `yaml:"tls"`                                             // nil: a self-signed certificate of its own
+	Plaintext bool       `yaml:"plaintext"`                                       // no TLS at all
+	Streams   int        `yaml:"streams" default:"100000" min:"1" max:"10000000"` // at a time; more are refused
 }
 
 // Picker is a named picker profile in the shape of EndpointPickerConfig

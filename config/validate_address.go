@@ -91,7 +91,7 @@ func collide(a, b string) bool {
 }
 
 func (v *validator) listeners() {
-	if len(v.c.Listeners) == 0 {
+	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 {
 		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]`)
 	}
 	type open struct{ path, address string }
@@ -126,6 +126,31 @@ func (v *validator) listeners() {
 		}
 	}
 	v.loopback(claim)
+	v.pickerListeners(claim)
+}
+
+// pickerListeners checks the addresses on which other gateways ask.
+func (v *validator) pickerListeners(claim func(path, address string)) {
+	pools := names(v.c.Pools, func(p *Pool) string { return p.Name })
+	for i := range v.c.PickerListeners {
+		l, path := &v.c.PickerListeners[i], joinIndex("pickerListeners", i)
+		switch {
+		case l.Pool == "":
+			v.fail(path+".pool", "is missing", "name one of pools")
+		case !slices.Contains(pools, l.Pool):
+			v.dangling(path+".pool", "pools", "pool", l.Pool, pools)
+		}
+		v.listens(path+".address", l.Address, claim)
+		if l.Health != "off" {
+			v.listens(path+".health", l.Health, claim)
+		}
+		if t := l.TLS; t != nil {
+			v.keyPair(path+".tls", t.Cert, t.Key, true)
+			if l.Plaintext {
+				v.fail(path+".plaintext", "there is a certificate in tls", "leave out one of them")
+			}
+		}
+	}
 }
 
 // loopback checks the addresses that are not for clients.
@@ -147,6 +172,14 @@ func (v *validator) loopback(claim func(path, address string)) {
 			claim("ops.address", a)
 		}
 	}
+}
+
+func (v *validator) listens(path, address string, claim func(path, address string)) {
+	if what, hint := checkAddress(address, true); what != "" {
+		v.fail(path, what, hint)
+		return
+	}
+	claim(path, address)
 }
 
 func (v *validator) keyPair(path, cert, key string, required bool) {

@@ -50,6 +50,7 @@ func (v *validator) pools() {
 				v.fail(path+".probe.path", what, hint)
 			}
 		}
+		v.remotePicker(path+".picker", &p.Picker)
 		if name := p.Picker.Profile; !v.full() && !slices.Contains(pickers, name) && (!v.skip("pickers") || slices.Contains(BuiltinPickers(), name)) {
 			v.fail(path+".picker.profile", fmt.Sprintf("there is no picker %q", name), didYouMean(name, pickers))
 		}
@@ -59,6 +60,29 @@ func (v *validator) pools() {
 			v.clientPath(at, s)
 			v.unique(at, s, twice)
 		}
+	}
+}
+
+func (v *validator) remotePicker(path string, p *PickerRef) {
+	r := p.Remote
+	if r == nil {
+		return
+	}
+	if p.Profile != "default" {
+		v.fail(path+".profile", "means nothing beside remote: the remote picker has its own", "leave out one of them")
+	}
+	path += ".remote"
+	if what, hint := checkAddress(r.Address, false); what != "" {
+		v.fail(path+".address", what, hint)
+	}
+	if t := r.TLS; t != nil {
+		v.keyPair(path+".tls", t.Cert, t.Key, false)
+		if t.CA != "" && t.InsecureSkipVerify {
+			v.fail(path+".tls.insecureSkipVerify", "no certificate would be checked against ca", "leave out one of them")
+		}
+	}
+	if h := r.Health; h.Timeout > h.Interval && !h.Off {
+		v.fail(path+".health.timeout", fmt.Sprintf("is longer than the interval of %s", h.Interval), "")
 	}
 }
 
