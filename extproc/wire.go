@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Names of the protocol (proposal 004 §3).
+const (
+	// HeaderEndpoint carries the endpoints, best first, to the gateway; the
+	// same key in the namespace envoy.lb does too.
+	HeaderEndpoint = "x-gateway-destination-endpoint"
+	keyServed      = "x-gateway-destination-endpoint-served"
+	keySubset      = "x-gateway-destination-endpoint-subset"
+
+	namespaceLB     = "envoy.lb"
+	namespaceSubset = "envoy.lb.subset_hint"
+
+	serviceName = "envoy.service.ext_proc.v3.ExternalProcessor"
+)
+
+// maxChunk is how much of a body one message carries, in bytes: some gateways
+// and proxies in between take 64 KiB with everything else in a message.
+const maxChunk = 62000
+
+// chunks cuts a body into messages; last is said with the last data, and once
+// with no data if there is none. It stops when yield says no.
+func chunks(body []byte, yield func(part []byte, last bool) bool) {
+	for {
+		n := min(len(body), maxChunk)
+		last := n == len(body)
+		if !yield(body[:n:n], last) || last {
+			return
+		}
+		body = body[n:]
+	}
+}
+
+// headerMap turns fields into their form on the wire: names in lower case,
+// values as raw bytes, pseudo fields (name and value in turn) first.
+func headerMap(h http.Header, pseudo ...string) *corev3.HeaderMap {
+	n := len(pseudo) / 2
+	for _, values := range h {
+		n += len(values)
+	}
+	// One allocation each for all values and for the list.
+	values := make([]corev3.HeaderValue, n)
+	list := make([]*corev3.HeaderValue, 0, n)
+	add := func(name, value string) {
+		v := &values[len(list)]
+		v.Key, v.RawValue = name, []byte(value)
+		list = append(list, v)
+	}
+	for i := 0; i+1 < len(pseudo); i += 2 {
+		add(pseudo[i], pseudo[i+1])
+	}
+	for name, fields := range h {
+		name = strings.ToLower(name)
+		for _, value := range fields {
+			add(name, value)
+		}
+	}
+	return &corev3.HeaderMap{Headers: list}
+}
+
+// valueOf is a field's value: its raw bytes, or else its text.
+func valueOf(v *corev3.HeaderValue) string {
+	if len(v.GetRawValue()) > 0 {
+		return string(v.GetRawValue())
+	}
+	return v.GetValue()
+}
+
+// splitEndpoints reads a list of endpoints as it is written in a header or in
+// metadata. What is empty is left out; nothing is checked.
+func splitEndpoints(list string) []string {
+	var out []string
+	for part := range strings.SplitSeq(list, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, bracketed(part))
+		}
+	}
+	return out
+}
+
+// bracketed puts the brackets around an IPv6 address that was written without
+// them: some pickers join address and port by a colon.
+func bracketed(endpoint string) string {
+	if strings.Count(endpoint, ":") < 2 || strings.HasPrefix(endpoint, "[") {
+		return endpoint
+	}
+	i := strings.LastIndexByte(endpoint, ':')
+	if ip, err := netip.ParseAddr(endpoint[:i]); err == nil && ip.Is6() {
+		return net.JoinHostPort(endpoint[:i], endpoint[i+1:])
+	}
+	return endpoint
+}
+
+// lbMetadata is dynamic metadata that sets one text in envoy.lb.
+func lbMetadata(key, value string) *structpb.Struct {
+	inner := &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{namespaceLB: structpb.NewStructValue(inner)}}
+}
+
+// lbText is the text under a key of envoy.lb in dynamic metadata; "" if there
+// is none.
+func lbText(s *structpb.Struct, key string) string {
+	return s.GetFields()[namespaceLB].GetStructValue().GetFields()[key].GetStringValue()
+}
+
+// context is the metadata that a gateway sends with a message.
+type contextMetadata struct {
+	subset []string // nil: no hint
+	served string   // "": not known yet
+}
+
+func (c contextMetadata) encode() *corev3.Metadata {
+	if c.subset == nil && c.served == "" {
+		return nil
+	}
+	m := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
+	if c.subset != nil {
+		list := &structpb.ListValue{}
+		for _, endpoint := range c.subset {
+			list.Values = append(list.Values, structpb.NewStringValue(endpoint))
+		}
+		m.FilterMetadata[namespaceSubset] = &structpb.Struct{Fields: map[string]*structpb.Value{keySubset: structpb.NewListValue(list)}}
+	}
+	if c.served != "" {
+		m.FilterMetadata[namespaceLB] = &structpb.Struct{Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue(c.served)}}
+	}
+	return m
+}
+
+// merge takes over what m says; a message that says nothing changes nothing.
+func (c *contextMetadata) merge(m *corev3.Metadata) {
+	filters := m.GetFilterMetadata()
+	if hint, ok := filters[namespaceSubset].GetFields()[keySubset]; ok {
+		c.subset = subsetOf(hint)
+	}
+	if served := filters[namespaceLB].GetFields()[keyServed].GetStringValue(); served != "" {
+		c.served = served
+	}
+}
+
+// subsetOf reads a hint: a list of texts, each one endpoint or several, or a
+// text. Never nil: a hint that names nobody leaves nobody.
+func subsetOf(hint *structpb.Value) []string {
+	out := []string{}
+	switch kind := hint.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		out = append(out, splitEndpoints(kind.StringValue)...)
+	case *structpb.Value_ListValue:
+		for _, v := range kind.ListValue.GetValues() {
+			out = append(out, splitEndpoints(v.GetStringValue())...)
+		}
+	}
+	return out
+}
+
+// inSubset says whether a member's address is in a hint, whose entries are
+// host:port or a host alone.
+func inSubset(subset []string, address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return slices.ContainsFunc(subset, func(s string) bool {
+		return s == address || err == nil && (s == host || s == "["+host+"]")
+	})
+}
