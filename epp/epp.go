@@ -47,20 +47,24 @@ type Request struct {
 	CacheSalt string
 	MaxTokens int // output bound; 0: none
 	Stream    bool
-	Body      []byte   // as it would be sent
-	Subset    []string // only these endpoints (host:port); nil: the whole pool
-	Tried     []string // endpoints that have failed this request already
+	// Body is the body as it would be sent, made when it is asked for; nil:
+	// there is none to be had.
+	Body   func() []byte
+	Subset []string // only these endpoints (host:port); nil: the whole pool
+	Tried  []string // endpoints that have failed this request already
 }
 
 // Result is a decision.
 type Result struct {
-	Endpoints []string        // host:port, best first; empty only with a Denial
-	Header    HeaderEdits     // for the request to the endpoint
-	Body      []byte          // replaces the request's body; nil: keep it
-	Denial    *Denial         // refuse instead of dialling
-	Observer  Observer        // told of the answer as it passes; may be nil
-	Evicted   <-chan struct{} // closed when the picker withdraws the request; nil: never
-	Reason    string          // one word for the metric: picked, saturated, no-endpoints, …
+	Endpoints []string    // host:port, best first; empty only with a Denial
+	Header    HeaderEdits // for the request to the endpoint
+	Body      []byte      // replaces the request's body; nil: keep it
+	Denial    *Denial     // refuse instead of dialling
+	Observer  Observer    // told of the answer as it passes; may be nil
+	// Evicted ends when the picker withdraws the request; nil: never. Its cause
+	// may be an *[Eviction].
+	Evicted context.Context
+	Reason  string // one word for the metric: picked, saturated, no-endpoints, …
 	// OnDone settles what the pick charged. Call Done, not this.
 	OnDone func(Outcome)
 
@@ -87,8 +91,12 @@ type HeaderEdits struct {
 	Set    []HeaderValue
 }
 
-// HeaderValue is one header to set; it replaces what is there.
-type HeaderValue struct{ Name, Value string }
+// HeaderValue is one header to set. It replaces what is there, unless it says
+// Append.
+type HeaderValue struct {
+	Name, Value string
+	Append      bool
+}
 
 // Denial is a refusal by decision.
 type Denial struct {
@@ -97,6 +105,11 @@ type Denial struct {
 	Body   []byte // nil: the gateway shapes an error from Reason and Detail
 	Detail string // per candidate, who refused and why
 }
+
+// Eviction is why a request was withdrawn: a refusal that came late.
+type Eviction struct{ Denial *Denial }
+
+func (e *Eviction) Error() string { return "the endpoint picker withdrew the request" }
 
 // Observer hears of the exchange in this order: Attempt (again for each
 // further member tried), Head once, Chunk as the answer passes, End. One

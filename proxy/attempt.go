@@ -34,6 +34,8 @@ type attempt struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	phase  *phase
+	// evicted stops the watch for the picker withdrawing the request; nil: none.
+	evicted func() bool
 
 	// Set by the transport, possibly from its own goroutines.
 	connected atomic.Bool // a connection was had
@@ -173,6 +175,10 @@ func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 			}
 		}
 	}
+	if x.target.reject {
+		x.outcome("refused-invalid-pick")
+		return nil, llm.Unavailable("the endpoint picker named no member of the pool", time.Second)
+	}
 	if m := x.table.inTurn(p, tried); m != nil {
 		x.outcome("fallback-invalid-pick")
 		return m, nil
@@ -188,7 +194,7 @@ func (x *exchange) ask(tried []string) *llm.Error {
 		x.pick = nil
 	}
 	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
-	q.Tried, q.Body = tried, x.body
+	q.Tried, q.Body = tried, x.outBody
 	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
 	switch {
 	case err != nil && x.r.Context().Err() != nil:
@@ -290,7 +296,7 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 	a := &attempt{x: x, member: m}
 	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
 	if x.pick != nil && x.pick.Evicted != nil {
-		go a.watch(x.pick.Evicted)
+		a.evicted = context.AfterFunc(x.pick.Evicted, func() { a.cancel(errEvicted) })
 	}
 	a.phase = newPhase(a.cancel, &errConnectTimeout, x.model.timeouts.Connect.D(), x.left())
 	if o := x.observer(); o != nil {
@@ -300,15 +306,6 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 		a.charge = m.Charge(tokens, tokens)
 	}
 	return a
-}
-
-// watch ends the attempt when the picker withdraws the request.
-func (a *attempt) watch(evicted <-chan struct{}) {
-	select {
-	case <-evicted:
-		a.cancel(errEvicted)
-	case <-a.ctx.Done():
-	}
 }
 
 // readBuffers relay streams: one is held for as long as a stream is open, so
@@ -419,7 +416,25 @@ func (x *exchange) upstreamBody() []byte {
 	if x.pick != nil && x.pick.Body != nil {
 		return x.pick.Body
 	}
-	return x.req.Body(llm.Edits{Model: x.target.model, IncludeUsage: x.asksUsage()})
+	return x.outBody()
+}
+
+// outBody is the client's body with the edits that the target needs.
+func (x *exchange) outBody() []byte {
+	if x.edited == nil {
+		x.edited = x.req.Body(llm.Edits{Model: x.target.model, IncludeUsage: x.asksUsage()})
+	}
+	return x.edited
+}
+
+// evicted is what the client is told when the picker has withdrawn the
+// request: the picker's own refusal, if it sent one.
+func (x *exchange) evicted() *llm.Error {
+	if e := (*epp.Eviction)(nil); errors.As(context.Cause(x.pick.Evicted), &e) && e.Denial != nil {
+		x.denial = e.Denial
+		return denied(e.Denial, "evicted", x.listener.debug.Load())
+	}
+	return llm.Saturated(errEvicted.Error(), time.Second)
 }
 
 // asksUsage says that the gateway asks a stream for usage in the client's
@@ -448,7 +463,7 @@ func (a *attempt) classify(err error) *failure {
 	case cause == errDrained:
 		return &failure{reply: llm.Unavailable(cause.Error(), time.Second), sent: sent}
 	case cause == errEvicted:
-		return &failure{reply: llm.Saturated(cause.Error(), time.Second), sent: sent}
+		return &failure{reply: a.x.evicted(), sent: sent}
 	case cause != nil:
 		return &failure{reply: clientLeft(), sent: sent}
 	case strings.Contains(err.Error(), "request header list larger than peer's advertised limit"):
@@ -493,6 +508,9 @@ func (a *attempt) invalid() *failure {
 // close ends the attempt and what it holds. It is idempotent.
 func (a *attempt) close() {
 	a.phase.stop()
+	if a.evicted != nil {
+		a.evicted()
+	}
 	a.charge.Release()
 	a.cancel(errEnded)
 }

@@ -68,6 +68,9 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 	for {
 		if len(buf) == cap(buf) {
 			grown := min(max(int64(cap(buf))*2, 4<<10), limit+1)
+			if whole := x.r.ContentLength + 1; whole > int64(cap(buf)) {
+				grown = min(grown, whole) // the last step takes no more than the claim
+			}
 			if int64(cap(buf)) > limit {
 				return nil, llm.TooLarge(limit)
 			}
@@ -125,7 +128,7 @@ func (x *exchange) hold(n int64) *llm.Error {
 // dropBody lets go of the body once no attempt can follow: a stream may live
 // for many minutes after it.
 func (x *exchange) dropBody() {
-	x.body, x.req = nil, nil
+	x.body, x.req, x.edited = nil, nil, nil
 	x.server.bodies.Add(-x.held)
 	x.held = 0
 }

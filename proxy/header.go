@@ -133,7 +133,11 @@ func applyEdits(h http.Header, e epp.HeaderEdits) {
 	}
 	for _, set := range e.Set {
 		if !protected(set.Name) && httpguts.ValidHeaderFieldName(set.Name) && httpguts.ValidHeaderFieldValue(set.Value) {
-			h.Set(set.Name, set.Value)
+			if set.Append {
+				h.Add(set.Name, set.Value)
+			} else {
+				h.Set(set.Name, set.Value)
+			}
 		}
 	}
 }

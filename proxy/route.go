@@ -59,6 +59,7 @@ type target struct {
 	backend  Backend
 	upstream *upstream
 	counts   *targetCounts
+	reject   bool // a pick of strangers is an error
 }
 
 func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups map[upstreamKey]*upstream) (*table, error) {
@@ -97,6 +98,7 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 				pool: tc.Pool, model: cmp.Or(tc.Model, mc.Name), weight: 1,
 				paths: map[string]bool{}, apiKey: pc.APIKey, backend: backends[tc.Pool], upstream: u,
 				counts: s.metrics.target(mc.Name, tc.Pool),
+				reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 			}
 			if tc.Weight != nil {
 				tg.weight = *tc.Weight

@@ -31,6 +31,7 @@ type exchange struct {
 	body   []byte // decoded; nil once no attempt can follow
 	held   int64  // bytes counted for it
 	req    *llm.Request
+	edited []byte // body with the target's edits; nil: not made yet
 	model  *model
 	target *target
 	pick   *epp.Result // nil before the first pick

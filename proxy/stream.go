@@ -278,7 +278,7 @@ func (y *relay) failed(err error) *llm.Error {
 	case cause == errDrained:
 		return llm.Unavailable(cause.Error(), time.Second)
 	case cause == errEvicted:
-		return llm.Saturated(cause.Error(), time.Second)
+		return x.evicted()
 	case cause != nil:
 		return clientLeft()
 	}

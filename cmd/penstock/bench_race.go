@@ -245,7 +245,7 @@ func (c *schedulerChooser) Pick(now time.Duration, r *bench.Request) int {
 	}
 	q := &epp.Request{
 		ID: fmt.Sprint(r.ID), Method: http.MethodPost, Path: "/v1/completions", Op: llm.OpCompletions,
-		Model: raceModel, Prompt: &parsed.Prompt, Stream: true, Body: body,
+		Model: raceModel, Prompt: &parsed.Prompt, Stream: true, Body: func() []byte { return body },
 	}
 	for _, n := range r.Tried {
 		q.Tried = append(q.Tried, c.addresses[n])

@@ -159,6 +159,6 @@ func (g *gateway) explain(_ context.Context, r admin.DryRun) (*epp.Explanation, 
 	return p.scheduler.Explain(&epp.Request{
 		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: op,
 		Model: cmp.Or(m.Targets[i].Model, m.Name), Asked: name, Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
-		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: r.Body,
+		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: func() []byte { return r.Body },
 	}), nil
 }
