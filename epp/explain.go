@@ -33,6 +33,30 @@ type Explanation struct {
 	Columns      []Column      `json:"columns"`
 	Candidates   []Candidate   `json:"candidates"` // best first; the refused last
 	Omitted      int           `json:"omitted,omitempty"`
+	Remote       *RemotePick   `json:"remote,omitempty"` // a picker elsewhere decided: no columns, no candidates
+}
+
+// RemotePick is what passed between the gateway and a picker elsewhere. Times
+// count from [Explanation].At; 0: it did not happen.
+type RemotePick struct {
+	Picker       string          `json:"picker"`            // as configured
+	Replica      string          `json:"replica,omitempty"` // the address asked last
+	Asked        time.Duration   `json:"askedNs,omitempty"`
+	Answered     time.Duration   `json:"answeredNs,omitempty"`
+	Failure      string          `json:"failure,omitempty"`    // it did not decide
+	Status       int             `json:"status,omitempty"`     // it refused
+	NotMembers   []string        `json:"notMembers,omitempty"` // of those that it named
+	BodyReplaced bool            `json:"bodyReplaced,omitempty"`
+	HeaderEdits  int             `json:"headerEdits,omitempty"`
+	Attempts     []RemoteAttempt `json:"attempts,omitempty"`
+	Served       string          `json:"served,omitempty"`
+	ServedAt     time.Duration   `json:"servedNs,omitempty"`
+}
+
+// RemoteAttempt is one member that the request was sent to.
+type RemoteAttempt struct {
+	Endpoint string        `json:"endpoint"`
+	At       time.Duration `json:"atNs"`
 }
 
 // Column is one scorer of the table.
@@ -309,6 +333,11 @@ func (r *ring) visit(number uint64, yield func(*record) bool) bool {
 func (e *Explanation) Table(w io.Writer) error {
 	var b strings.Builder
 	e.head(&b)
+	if e.Remote != nil {
+		e.Remote.write(&b)
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprint(t, "MEMBER\tSTATE\tIN FLIGHT\tQUEUED\tWAITING\tRUNNING\tKV\tCACHED")
 	for _, c := range e.Columns {
@@ -335,7 +364,11 @@ func (e *Explanation) head(b *strings.Builder) {
 	if e.DryRun {
 		what = "dry run"
 	}
-	fmt.Fprintf(b, "%s  pool %s  profile %s  model %s", what, e.Pool, e.Profile, cmp.Or(e.Model, "-"))
+	how := "profile " + e.Profile
+	if e.Remote != nil {
+		how = "picker " + e.Remote.Picker
+	}
+	fmt.Fprintf(b, "%s  pool %s  %s  model %s", what, e.Pool, how, cmp.Or(e.Model, "-"))
 	if e.Asked != "" && e.Asked != e.Model {
 		fmt.Fprintf(b, " (asked for as %s)", e.Asked)
 	}
@@ -383,4 +416,37 @@ func (c *Candidate) write(w io.Writer, columns int) {
 		fmt.Fprint(w, "\t", score)
 	}
 	fmt.Fprintf(w, "\t%s\t%s\n", total, remark)
+}
+
+// write tells what passed, a line each, with times.
+func (p *RemotePick) write(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	line := func(at time.Duration, what, detail string) {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", at.Round(max(100, at/1000)), what, detail)
+	}
+	if p.Replica != "" {
+		line(p.Asked, "asked", p.Replica)
+	}
+	switch {
+	case p.Failure != "":
+		fmt.Fprintf(t, "\tfailed\t%s\n", p.Failure)
+	case p.Status != 0:
+		line(p.Answered, "refused", fmt.Sprintf("the request, status %d", p.Status))
+	case p.Answered > 0:
+		detail := fmt.Sprintf("%d header edits", p.HeaderEdits)
+		if p.BodyReplaced {
+			detail += ", another body"
+		}
+		line(p.Answered, "answered", detail)
+	}
+	for _, endpoint := range p.NotMembers {
+		fmt.Fprintf(t, "\trefused\t%s: not a member of the pool\n", endpoint)
+	}
+	for _, a := range p.Attempts {
+		line(a.At, "sent to", a.Endpoint)
+	}
+	if p.Served != "" {
+		line(p.ServedAt, "served by", p.Served)
+	}
+	t.Flush() // into memory: no error
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/extproc"
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/usage"
@@ -36,6 +37,7 @@ type gateway struct {
 
 	poolMetrics   *pool.Instruments
 	pickMetrics   *epp.Instruments
+	remoteMetrics *extproc.ClientInstruments
 	recordMetrics *usage.Instruments
 	reloads       *prometheus.CounterVec
 	reloadOK      prometheus.Gauge
@@ -54,11 +56,44 @@ type gateway struct {
 	ops      *sideServer
 }
 
-// pooled is a pool with its scheduler; both keep their identity over reloads.
+// pooled is a pool with its picker: a scheduler in this process or a client of
+// one elsewhere. Both keep their identity over reloads that leave them be.
 type pooled struct {
 	pool      *pool.Pool
 	scheduler *epp.Scheduler
-	picker    *config.EndpointPickerConfig
+	profile   *config.EndpointPickerConfig // of the scheduler
+	remote    *extproc.Client
+	remoteCfg config.RemotePicker
+}
+
+func (p *pooled) picker() epp.Picker {
+	if p.remote != nil {
+		return p.remote
+	}
+	return p.scheduler
+}
+
+// explainer tells of past picks.
+type explainer interface {
+	Recent(n int) []*epp.Explanation
+	Find(requestID string) *epp.Explanation
+}
+
+func (p *pooled) explainer() explainer {
+	if p.remote != nil {
+		return p.remote
+	}
+	return p.scheduler
+}
+
+// closePicker ends the picker, not the pool.
+func (p *pooled) closePicker() {
+	if p.remote != nil {
+		p.remote.Close()
+	}
+	if p.scheduler != nil {
+		p.scheduler.Close()
+	}
 }
 
 // reloadFault is why the last reload changed nothing.
@@ -73,7 +108,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	g := &gateway{
 		log: log, reg: reg, pools: map[string]*pooled{},
-		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
 		file: file, started: time.Now(),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
 			Help: "Configurations applied (result=ok) or refused (result=failed), the first one included."}, []string{"result"}),
@@ -144,12 +179,16 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		if err != nil {
 			return fmt.Errorf("pools[%d] (%s): %w", i, pc.Name, err)
 		}
-		if g.pools[pc.Name] == nil {
-			undo = append(undo, p.scheduler.Close, p.pool.Close)
+		before := g.pools[pc.Name]
+		if before == nil {
+			undo = append(undo, p.pool.Close)
+		}
+		if before == nil || before.picker() != p.picker() {
+			undo = append(undo, p.closePicker)
 		}
 		commits = append(commits, commit)
 		next[pc.Name] = p
-		backends[pc.Name] = proxy.Backend{Pool: p.pool, Picker: p.scheduler}
+		backends[pc.Name] = proxy.Backend{Pool: p.pool, Picker: p.picker()}
 	}
 	change, err := g.proxy.Prepare(cfg, backends)
 	if err != nil {
@@ -206,9 +245,12 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
 	for name, p := range before {
-		if next[name] == nil {
+		after := next[name]
+		if after == nil {
 			p.pool.Close()
-			p.scheduler.Close()
+		}
+		if after == nil || after.picker() != p.picker() {
+			p.closePicker()
 		}
 	}
 	return nil
@@ -216,8 +258,41 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 
 // buildPool makes a pool ready for cfg, or prepares the change of one that is
 // there. A new pool runs already when this returns: its members are known and
-// being scraped before it gets a request.
-func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (*pooled, func(), error) {
+// being scraped before it gets a request, and a picker elsewhere is connected.
+func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, commit func(), err error) {
+	before := g.pools[pc.Name]
+	next = &pooled{}
+	commit = func() {}
+	if before != nil {
+		next.pool = before.pool
+		if commit, err = before.pool.Prepare(pc); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
+			return nil, nil, err
+		}
+		next.pool.Start(context.Background())
+		defer func() {
+			if err != nil {
+				next.pool.Close()
+			}
+		}()
+	}
+	log := g.log.With("pool", pc.Name)
+	if r := pc.Picker.Remote; r != nil {
+		if before != nil && before.remote != nil && reflect.DeepEqual(before.remoteCfg, *r) {
+			next.remote, next.remoteCfg = before.remote, *r
+			return next, commit, nil
+		}
+		c, err := extproc.NewClient(next.pool, *r, extproc.ClientOptions{Log: log, Metrics: g.remoteMetrics, Picks: g.pickMetrics})
+		if err != nil {
+			return nil, nil, fmt.Errorf("picker.remote: %w", err)
+		}
+		c.Start()
+		next.remote, next.remoteCfg = c, *r
+		return next, commit, nil
+	}
 	pcfg, err := pickerConfig(cfg, pc.Picker.Profile)
 	if err != nil {
 		return nil, nil, err
@@ -227,28 +302,21 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (*pooled, func()
 		return nil, nil, fmt.Errorf("picker %s: %w", pc.Picker.Profile, err)
 	}
 	for _, note := range profile.Notes() {
-		g.log.Warn("picker profile", "pool", pc.Name, "profile", pc.Picker.Profile, "note", note)
+		log.Warn("picker profile", "profile", pc.Picker.Profile, "note", note)
 	}
-	if p := g.pools[pc.Name]; p != nil {
-		commit, err := p.pool.Prepare(pc)
-		if err != nil {
-			return nil, nil, err
+	next.profile = pcfg
+	if before == nil || before.scheduler == nil {
+		next.scheduler = epp.New(next.pool, profile, epp.Options{Log: log, Metrics: g.pickMetrics})
+		return next, commit, nil
+	}
+	next.scheduler = before.scheduler
+	swap := commit
+	return next, func() {
+		swap()
+		if !reflect.DeepEqual(before.profile, pcfg) {
+			next.scheduler.SetProfile(profile)
 		}
-		next := &pooled{pool: p.pool, scheduler: p.scheduler, picker: pcfg}
-		return next, func() {
-			commit()
-			if !reflect.DeepEqual(p.picker, pcfg) {
-				p.scheduler.SetProfile(profile)
-			}
-		}, nil
-	}
-	p, err := pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics})
-	if err != nil {
-		return nil, nil, err
-	}
-	p.Start(context.Background())
-	s := epp.New(p, profile, epp.Options{Log: g.log.With("pool", pc.Name), Metrics: g.pickMetrics})
-	return &pooled{pool: p, scheduler: s, picker: pcfg}, func() {}, nil
+	}, nil
 }
 
 // pickerConfig is the profile of that name: one of the configuration's, else a
@@ -304,7 +372,7 @@ func (g *gateway) close(ctx context.Context) int {
 	g.mu.Unlock()
 	for _, p := range pools {
 		p.pool.Close()
-		p.scheduler.Close()
+		p.closePicker()
 	}
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)

@@ -115,7 +115,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 	var out []*epp.Explanation
 	for _, name := range names {
 		if p := g.pooled(name); p != nil {
-			out = append(out, p.scheduler.Recent(n)...)
+			out = append(out, p.explainer().Recent(n)...)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b *epp.Explanation) int { return b.At.Compare(a.At) })
@@ -125,7 +125,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 func (g *gateway) findPick(id string) *epp.Explanation {
 	for _, name := range g.poolNames() {
 		if p := g.pooled(name); p != nil {
-			if e := p.scheduler.Find(id); e != nil {
+			if e := p.explainer().Find(id); e != nil {
 				return e
 			}
 		}
@@ -135,7 +135,7 @@ func (g *gateway) findPick(id string) *epp.Explanation {
 
 // explain decides on a request without sending it. Routes are not asked: it is
 // the operator's question, not a client's.
-func (g *gateway) explain(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
 	cfg := g.cfg.Load()
 	path := cmp.Or(r.Path, "/v1/chat/completions")
 	op := llm.OpOf(path)
@@ -156,9 +156,13 @@ func (g *gateway) explain(_ context.Context, r admin.DryRun) (*epp.Explanation, 
 	if p == nil {
 		return nil, llm.Unavailable("the pool is being changed", time.Second)
 	}
-	return p.scheduler.Explain(&epp.Request{
+	q := &epp.Request{
 		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: op,
 		Model: cmp.Or(m.Targets[i].Model, m.Name), Asked: name, Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
 		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: func() []byte { return r.Body },
-	}), nil
+	}
+	if p.remote != nil {
+		return p.remote.Explain(ctx, q), nil
+	}
+	return p.scheduler.Explain(q), nil
 }

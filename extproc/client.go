@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/pool"
+)
+
+// ClientOptions are what a Client needs from its surroundings. The zero value
+// works.
+type ClientOptions struct {
+	Log     *slog.Logger
+	Metrics *ClientInstruments
+	Picks   *epp.Instruments // counts the picks by outcome, as a Scheduler's are
+}
+
+// Client is a pool's picker in another process.
+//
+// A picker that fails, and one that refuses, are two things: a refusal is a
+// Result with a Denial in both failure modes. When it fails, Pick returns a
+// *[Failure] under FailClose, and a Result with the ready members in turn under
+// FailOpen. The request's body is kept until then, so that FailOpen holds
+// whatever the picker has been sent already.
+type Client struct {
+	pool     *pool.Pool
+	cfg      config.RemotePicker
+	log      *slog.Logger
+	metrics  *clientCounters
+	picks    *epp.Instruments
+	replicas *replicas
+	pending  atomic.Int64
+	turn     atomic.Uint64
+	traces   traces
+	warned   atomic.Int64 // when the last failure was logged, Unix seconds
+}
+
+// NewClient reads the TLS files; Start connects.
+func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{pool: p, cfg: cfg, log: o.Log, picks: o.Picks, metrics: o.Metrics.of(p.Config().Name)}
+	var err error
+	c.replicas, err = newReplicas(cfg, o.Log, c.metrics.ready)
+	return c, err
+}
+
+// Start resolves the picker's address and connects. It may take as long as a
+// pick.
+func (c *Client) Start() { c.replicas.start() }
+
+// Close stops asking. Streams that are open end with their requests.
+func (c *Client) Close() { c.replicas.close() }
+
+// Failure is why a picker did not decide.
+type Failure struct {
+	Reason string // one of the values of penstock_picker_failures_total
+	Err    error
+}
+
+func (f *Failure) Error() string { return fmt.Sprintf("remote picker: %s: %v", f.Reason, f.Err) }
+
+// Unwrap gives context.DeadlineExceeded for a picker that took too long.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// The reasons of a Failure.
+const (
+	failUnreachable = "unreachable" // no replica is ready, or none could be connected to
+	failBusy        = "busy"        // maxPending
+	failTimeout     = "timeout"
+	failEnded       = "ended"   // a clean end without an answer
+	failBroken      = "broken"  // the stream broke
+	failInvalid     = "invalid" // what it answered cannot be used
+)
+
+func failureReasons() []string {
+	return []string{failUnreachable, failBusy, failTimeout, failEnded, failBroken, failInvalid}
+}
+
+// Outcomes of a pick besides the picker's own.
+const (
+	reasonPicked = "picked"
+	reasonDenied = "denied"
+)
+
+// Pick asks. ctx is that of the client's request: the picker's stream ends with
+// it.
+func (c *Client) Pick(ctx context.Context, r *epp.Request) (*epp.Result, error) {
+	t := c.traces.begin(r, c.pool.Config().Name, c.cfg.Address)
+	x, err := c.ask(ctx, r, t)
+	if err == nil {
+		res := x.result()
+		c.count(res.Reason)
+		t.answered(res, x.strangers)
+		return res, nil
+	}
+	if ctx.Err() != nil {
+		t.failed("client left", err)
+		return nil, ctx.Err()
+	}
+	f := (*Failure)(nil)
+	if !errors.As(err, &f) {
+		f = &Failure{failBroken, err}
+	}
+	c.metrics.failed(f.Reason)
+	c.complain(f)
+	t.failed(f.Reason, f.Err)
+	if c.cfg.FailureMode != config.FailOpen {
+		return nil, f
+	}
+	res := &epp.Result{Reason: "fallback-picker-" + f.Reason, Endpoints: c.inTurn(r.Tried)}
+	if len(res.Endpoints) == 0 {
+		return nil, f
+	}
+	c.count(res.Reason)
+	t.fellBack(res.Endpoints)
+	return res, nil
+}
+
+// complain logs a failure, at most once a second.
+func (c *Client) complain(f *Failure) {
+	now := time.Now().Unix()
+	if last := c.warned.Load(); last != now && c.warned.CompareAndSwap(last, now) {
+		c.log.Warn("the remote picker failed", "picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode))
+	}
+}
+
+func (c *Client) count(reason string) {
+	if c.picks != nil {
+		c.picks.Count(c.pool.Config().Name, reason)
+	}
+}
+
+// maxTurns is how many members a pick of our own names.
+const maxTurns = 4
+
+// inTurn names ready members by round robin.
+func (c *Client) inTurn(tried []string) (list []string) {
+	members := c.pool.Snapshot().Members
+	if len(members) == 0 {
+		return nil
+	}
+	start := int(c.turn.Add(1) % uint64(len(members)))
+	for i := range members {
+		m := members[(start+i)%len(members)]
+		if m.Available() && !slices.Contains(tried, m.Address()) {
+			if list = append(list, m.Address()); len(list) == maxTurns {
+				break
+			}
+		}
+	}
+	return list
+}
+
+// maxReplicas is how many replicas are asked for one pick, if one after the
+// other breaks before it answers anything.
+const maxReplicas = 3
+
+// ask puts the request to a replica, and to others while none can be reached.
+func (c *Client) ask(ctx context.Context, r *epp.Request, t *trace) (*exchange, error) {
+	n := c.pending.Add(1)
+	c.metrics.pending.Set(float64(n))
+	defer func() { c.metrics.pending.Set(float64(c.pending.Add(-1))) }()
+	if n > int64(c.cfg.MaxPending) {
+		return nil, &Failure{failBusy, fmt.Errorf("%d picks wait for an answer already (picker.remote.maxPending)", c.cfg.MaxPending)}
+	}
+	began := time.Now()
+	var asked []*replica
+	for {
+		p := c.replicas.choose(asked)
+		if p == nil {
+			if len(asked) > 0 {
+				return nil, &Failure{failUnreachable, errors.New("no replica answers")}
+			}
+			return nil, &Failure{failUnreachable, fmt.Errorf("no replica of %s is ready", c.cfg.Address)}
+		}
+		asked = append(asked, p)
+		t.asks(p.address)
+		x := c.newExchange(ctx, r, p)
+		err := x.ask(c.cfg.Timeout.D() - time.Since(began))
+		if err == nil {
+			c.metrics.seconds.Observe(time.Since(began).Seconds())
+			x.t = t
+			return x, nil
+		}
+		x.drop(err)
+		if !x.unreached || ctx.Err() != nil || len(asked) == maxReplicas {
+			return nil, err
+		}
+	}
+}
+
+// Recent returns what became of the newest picks, newest first, at most n.
+func (c *Client) Recent(n int) []*epp.Explanation { return c.traces.recent(n) }
+
+// Find returns what became of the newest pick for a request, or nil.
+func (c *Client) Find(requestID string) *epp.Explanation { return c.traces.find(requestID) }
+
+// Explain asks for real and settles at once: the picker sees a request that is
+// given up.
+func (c *Client) Explain(ctx context.Context, r *epp.Request) *epp.Explanation {
+	t := c.traces.begin(r, c.pool.Config().Name, c.cfg.Address)
+	x, err := c.ask(ctx, r, t)
+	if err != nil {
+		f := (*Failure)(nil)
+		if !errors.As(err, &f) {
+			f = &Failure{failBroken, err}
+		}
+		t.failed(f.Reason, f.Err)
+	} else {
+		res := x.result()
+		t.answered(res, x.strangers)
+		res.Done(epp.Outcome{Err: errDryRun})
+	}
+	e := t.explanation()
+	e.DryRun = true
+	return e
+}
+
+var errDryRun = errors.New("a dry run")

@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/pool"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// exchange is one request at a remote picker: a stream. Until Pick returns it
+// belongs to that goroutine; then receive reads what still comes, and the
+// proxy's goroutine, as an epp.Observer, sends.
+type exchange struct {
+	c      *Client
+	r      *epp.Request
+	p      *replica
+	t      *trace
+	stream extprocv3.ExternalProcessor_ProcessClient
+	ctx    context.Context // of the stream
+	cancel context.CancelCauseFunc
+	// unfollow takes the stream's end off that of the client's request.
+	unfollow func() bool
+	sent     http.Header // what the picker was shown
+	body     []byte
+
+	// The request phase.
+	unreached bool        // the stream could not be had: nothing was asked
+	headers   bool        // the answer to the headers has come
+	waiting   atomic.Bool // for the body, which may never come
+	seen      bool        // an answer to the body has come
+	done      bool        // the answer to the body is whole
+	same      int         // bytes of the body given back unchanged
+	replaced  []byte
+	replaces  bool // replaced is the body, however empty
+	edits     epp.HeaderEdits
+	named     string // endpoints in the header
+	lb        string // and in the metadata
+	strangers []string
+	denial    *epp.Denial
+
+	// The response phase.
+	tokens   int
+	charge   *pool.Charge
+	member   *pool.Member
+	head     chan *extprocv3.HeadersResponse // capacity 1
+	over     chan struct{}                   // closed when nothing more comes
+	evicted  context.Context
+	evict    context.CancelCauseFunc
+	headSent bool
+	sse      bool
+	copy     *copier
+}
+
+// Causes for which a stream is ended from here.
+var (
+	errPickTimeout = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
+	errNoBody      = errors.New("the picker does not give the body back")
+	errSettled     = errors.New("the request has ended")
+	errLeft        = errors.New("the client left")
+)
+
+const (
+	// inlineBody is the largest body that is sent before the first answer is
+	// read: it fits into the windows of any gRPC peer, so sending cannot wait
+	// for a picker that itself waits to be read.
+	inlineBody = 48 << 10
+	// bodyGrace is how long a picker that has answered the headers may take
+	// until the body begins to come back. After it the original is taken.
+	bodyGrace = 250 * time.Millisecond
+	// farewell is how long a picker may take to end a stream that is over.
+	farewell = time.Second
+)
+
+func (c *Client) newExchange(ctx context.Context, r *epp.Request, p *replica) *exchange {
+	x := &exchange{c: c, r: r, p: p, sent: shown(r.Header)}
+	// The stream must outlive the handler of the request by its farewell.
+	x.ctx, x.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	x.unfollow = context.AfterFunc(ctx, func() { x.cancel(errLeft) })
+	p.open.Add(1)
+	c.metrics.streams.Inc()
+	return x
+}
+
+// drop ends a stream that came to nothing.
+func (x *exchange) drop(err error) {
+	x.unfollow()
+	x.cancel(err)
+	x.release()
+}
+
+func (x *exchange) release() {
+	x.p.open.Add(-1)
+	x.c.metrics.streams.Dec()
+}
+
+// ask sends the request and waits for the picker's decision.
+func (x *exchange) ask(timeout time.Duration) error {
+	if timeout <= 0 {
+		return x.failure(errPickTimeout)
+	}
+	timer := time.AfterFunc(timeout, func() {
+		if x.waiting.Load() {
+			x.cancel(errNoBody)
+		} else {
+			x.cancel(errPickTimeout)
+		}
+	})
+	defer timer.Stop()
+	var err error
+	if x.stream, err = extprocv3.NewExternalProcessorClient(x.p.conn).Process(x.ctx); err != nil {
+		x.unreached = true
+		x.p.broke(x.c.replicas)
+		return x.failure(err)
+	}
+	if x.r.Body != nil {
+		x.body = x.r.Body()
+	}
+	sending := make(chan error, 1)
+	if len(x.body) <= inlineBody {
+		sending <- x.send()
+	} else {
+		go func() { sending <- x.send() }()
+	}
+	err = x.await(timer, timeout)
+	if err != nil || x.denial != nil {
+		x.cancel(errSettled) // or what still sends might wait for ever
+	}
+	if sent := <-sending; err == nil && sent != nil && sent != io.EOF && x.denial == nil && context.Cause(x.ctx) != errNoBody {
+		err = x.failure(sent)
+	}
+	return err
+}
+
+// send sends headers and body, which needs no answer in between. io.EOF means
+// that the stream has ended, the reason is for await.
+func (x *exchange) send() error {
+	path := x.r.Path
+	h := &extprocv3.HttpHeaders{
+		Headers:     headerMap(x.sent, ":method", x.r.Method, ":path", path, ":authority", x.r.Host, ":scheme", "http", "x-request-id", x.r.ID),
+		EndOfStream: len(x.body) == 0,
+	}
+	meta := contextMetadata{subset: x.subset()}.encode()
+	err := x.stream.Send(&extprocv3.ProcessingRequest{
+		Request:         &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: h},
+		MetadataContext: meta,
+		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED, ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED},
+	})
+	if err != nil || len(x.body) == 0 {
+		return err
+	}
+	chunks(x.body, func(part []byte, last bool) bool {
+		err = x.stream.Send(&extprocv3.ProcessingRequest{
+			Request:         &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: part, EndOfStream: last}},
+			MetadataContext: meta,
+		})
+		return err == nil
+	})
+	return err
+}
+
+// subset is the hint, if one is to be given: the ready members less those that
+// have failed this request.
+func (x *exchange) subset() []string {
+	if !x.c.cfg.SubsetHint && len(x.r.Tried) == 0 && x.r.Subset == nil {
+		return nil
+	}
+	list := []string{}
+	for _, m := range x.c.pool.Snapshot().Members {
+		a := m.Address()
+		if m.Available() && !contains(x.r.Tried, a) && (x.r.Subset == nil || inSubset(x.r.Subset, a)) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+func contains(list []string, s string) bool {
+	for _, e := range list {
+		if e == s {
+			return true
+		}
+	}
+	return false
+}
+
+// await reads until the picker has decided.
+func (x *exchange) await(timer *time.Timer, timeout time.Duration) error {
+	extended := false
+	for {
+		m, err := x.stream.Recv()
+		switch {
+		case context.Cause(x.ctx) == errNoBody:
+			x.c.metrics.odd("no-body")
+			return x.decided()
+		case err == io.EOF && x.headers && x.same == 0 && x.replaced == nil:
+			return x.decided() // it has no more to say
+		case err == io.EOF:
+			return x.failure(errEnded)
+		case err != nil:
+			return x.failure(err)
+		}
+		if more := m.GetOverrideMessageTimeout(); more != nil && m.GetResponse() == nil {
+			if !extended { // once, and for no longer than a pick may take anyway
+				extended = true
+				timer.Reset(min(more.AsDuration(), timeout))
+			}
+			continue
+		}
+		if lb := lbText(m.GetDynamicMetadata(), HeaderEndpoint); lb != "" {
+			x.lb = lb
+		}
+		if err := x.take(m); err != nil {
+			return x.failure(err)
+		}
+		if x.denial != nil || x.headers && (x.done || len(x.body) == 0) {
+			return x.decided()
+		}
+		if x.headers && !x.seen && !x.waiting.Swap(true) {
+			timer.Reset(min(timeout, bodyGrace))
+		} else if x.seen && x.waiting.Swap(false) {
+			timer.Reset(timeout)
+		}
+	}
+}
+
+// errEnded is a clean end of the stream before there is an answer.
+var errEnded = errors.New("the picker ended the stream without an answer")
+
+// errInvalid marks what cannot be used.
+type errInvalid struct{ what string }
+
+func (e errInvalid) Error() string { return e.what }
+
+// take reads one message of the request phase.
+func (x *exchange) take(m *extprocv3.ProcessingResponse) error {
+	switch r := m.GetResponse().(type) {
+	case *extprocv3.ProcessingResponse_RequestHeaders:
+		return x.takeHeaders(r.RequestHeaders.GetResponse())
+	case *extprocv3.ProcessingResponse_RequestBody:
+		return x.takeBody(r.RequestBody.GetResponse())
+	case *extprocv3.ProcessingResponse_ImmediateResponse:
+		x.denial = x.c.metrics.denialOf(r.ImmediateResponse)
+	case *extprocv3.ProcessingResponse_RequestTrailers:
+		x.c.metrics.odd("order")
+	case *extprocv3.ProcessingResponse_ResponseHeaders, *extprocv3.ProcessingResponse_ResponseBody, *extprocv3.ProcessingResponse_ResponseTrailers:
+		x.c.metrics.odd("order")
+	case nil: // metadata alone
+	default:
+		x.c.metrics.odd("order")
+	}
+	return nil
+}
+
+func (x *exchange) takeHeaders(r *extprocv3.CommonResponse) error {
+	if x.headers {
+		x.c.metrics.odd("order")
+		return nil
+	}
+	x.headers = true
+	x.edits, x.named = x.c.metrics.mutation(r.GetHeaderMutation(), x.sent)
+	if r.GetStatus() == extprocv3.CommonResponse_CONTINUE_AND_REPLACE {
+		x.seen, x.done, x.replaces = true, true, true
+		x.replaced = append([]byte(nil), r.GetBodyMutation().GetBody()...)
+	}
+	return nil
+}
+
+// takeBody reads an answer to the body. Pieces that are the original's are
+// counted and not kept: most pickers change nothing of it.
+func (x *exchange) takeBody(r *extprocv3.CommonResponse) error {
+	if x.done {
+		return nil
+	}
+	if !x.headers && !x.seen {
+		x.c.metrics.odd("early-body")
+	}
+	x.seen = true
+	mutation := r.GetBodyMutation()
+	streamed := mutation.GetStreamedResponse()
+	if streamed == nil {
+		switch kind := mutation.GetMutation().(type) {
+		case *extprocv3.BodyMutation_Body:
+			x.c.metrics.odd("whole-body")
+			x.replaced, x.replaces = append([]byte(nil), kind.Body...), true
+		case *extprocv3.BodyMutation_ClearBody:
+			x.c.metrics.odd("whole-body")
+			x.replaces = kind.ClearBody
+		default:
+			x.c.metrics.odd("empty-body")
+		}
+		x.done = true
+		return nil
+	}
+	part := streamed.GetBody()
+	if x.replaced == nil && x.same+len(part) <= len(x.body) && bytes.Equal(part, x.body[x.same:x.same+len(part)]) {
+		x.same += len(part)
+	} else {
+		if x.replaced == nil {
+			x.replaced = append(make([]byte, 0, len(x.body)+len(part)), x.body[:x.same]...)
+		}
+		x.replaced = append(x.replaced, part...)
+		if len(x.replaced) > 2*len(x.body)+maxGrown {
+			return errInvalid{"the body that it gives back is far larger than the original"}
+		}
+	}
+	if streamed.GetEndOfStream() {
+		x.done = true
+		if x.replaces = x.replaced != nil || x.same < len(x.body); x.replaces && x.replaced == nil {
+			x.replaced = x.body[:x.same:x.same]
+		}
+	}
+	return nil
+}
+
+// maxGrown is how much a picker may add to a body, besides doubling it.
+const maxGrown = 1 << 20
+
+// decided makes sense of the answer: it is a refusal, or names endpoints.
+func (x *exchange) decided() error {
+	if x.denial != nil {
+		return nil
+	}
+	if x.named != "" && x.lb != "" && x.named != x.lb {
+		x.c.metrics.odd("mismatch")
+	}
+	return nil
+}
+
+// result is the decision for the proxy. Whom the list names is checked there,
+// at the moment of dialling; what is listed here is what the picker said.
+func (x *exchange) result() *epp.Result {
+	if x.denial != nil {
+		x.drop(errSettled)
+		return &epp.Result{Denial: x.denial, Reason: reasonDenied}
+	}
+	named := x.named
+	if named == "" {
+		named = x.lb
+	}
+	res := &epp.Result{Reason: reasonPicked, Endpoints: splitEndpoints(named), Header: x.edits, Observer: x, OnDone: x.settle}
+	if x.replaces {
+		res.Body = x.replaced
+		if res.Body == nil {
+			res.Body = []byte{}
+		}
+	}
+	for _, endpoint := range res.Endpoints {
+		if x.c.pool.Lookup(endpoint) == nil {
+			x.strangers = append(x.strangers, endpoint)
+		}
+	}
+	x.tokens = x.r.Prompt.Tokens()
+	x.head, x.over = make(chan *extprocv3.HeadersResponse, 1), make(chan struct{})
+	x.evicted, x.evict = context.WithCancelCause(context.Background())
+	res.Evicted = x.evicted
+	x.r, x.body, x.replaced, x.sent = nil, nil, nil, nil // a stream lives for long after this
+	switch {
+	case context.Cause(x.ctx) != nil:
+		close(x.over)
+	case x.c.cfg.Response.Mode == config.ResponseOff:
+		x.cancel(errSettled)
+		close(x.over)
+	default:
+		go x.receive()
+	}
+	return res
+}
+
+// receive reads what the picker still says after its decision.
+func (x *exchange) receive() {
+	defer close(x.over)
+	for {
+		m, err := x.stream.Recv()
+		if err != nil {
+			return // it has no more to say, or fails: the answer passes without it
+		}
+		switch r := m.GetResponse().(type) {
+		case *extprocv3.ProcessingResponse_ResponseHeaders:
+			select {
+			case x.head <- r.ResponseHeaders:
+			default:
+				x.c.metrics.odd("order")
+			}
+		case *extprocv3.ProcessingResponse_ImmediateResponse:
+			x.evict(&epp.Eviction{Denial: x.c.metrics.denialOf(r.ImmediateResponse)})
+			return
+		}
+	}
+}
+
+// failure says what an error of the stream means.
+func (x *exchange) failure(err error) error {
+	switch cause := context.Cause(x.ctx); {
+	case cause == errLeft:
+		return context.Canceled
+	case cause == errPickTimeout || err == errPickTimeout:
+		return &Failure{failTimeout, errPickTimeout}
+	}
+	if err == errEnded {
+		return &Failure{failEnded, err}
+	}
+	if invalid := (errInvalid{}); errors.As(err, &invalid) {
+		return &Failure{failInvalid, err}
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		if !x.headers && !x.seen {
+			x.unreached = true
+			x.p.broke(x.c.replicas)
+			return &Failure{failUnreachable, err}
+		}
+	case codes.DeadlineExceeded:
+		return &Failure{failTimeout, fmt.Errorf("%w: %v", context.DeadlineExceeded, err)}
+	}
+	return &Failure{failBroken, err}
+}
+
+// denialOf is an immediate response as a refusal. One without a status that a
+// final answer may have is a 500: whatever it was meant to be, it was no pick.
+func (c *clientCounters) denialOf(r *extprocv3.ImmediateResponse) *epp.Denial {
+	d := &epp.Denial{Status: int(r.GetStatus().GetCode()), Header: http.Header{}, Body: r.GetBody()}
+	if d.Status < 200 || d.Status > 599 {
+		d.Status = http.StatusInternalServerError
+	}
+	if d.Body == nil {
+		d.Body = []byte{}
+	}
+	edits, _ := c.mutation(r.GetHeaders(), nil)
+	edit(d.Header, edits)
+	d.Detail = strings.TrimSpace("the remote picker refused: " + r.GetDetails())
+	return d
+}

@@ -1,0 +1,304 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
+)
+
+// This file is the response phase. The client of the gateway never waits for
+// it, but for the edits of the head, and those for a bounded time.
+
+// Attempt says that the request is sent to m.
+func (x *exchange) Attempt(m *pool.Member) {
+	x.charge.Release()
+	x.member, x.charge = m, m.Charge(x.tokens, x.tokens)
+	x.t.attempts(m.Address())
+}
+
+// Head shows the picker the answer's head and who served, and carries out its
+// edits.
+func (x *exchange) Head(code int, header http.Header) {
+	if x.member == nil || x.gone() {
+		return
+	}
+	x.t.served(x.member.Address())
+	x.sse = strings.HasPrefix(header.Get("Content-Type"), "text/event-stream")
+	h := make(http.Header, len(header))
+	for name, values := range header {
+		if !ofTheHop(name) && name != "Content-Length" {
+			h[name] = values
+		}
+	}
+	err := x.stream.Send(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
+			Headers: headerMap(h, ":status", strconv.Itoa(code)),
+		}},
+		MetadataContext: contextMetadata{served: x.member.Address()}.encode(),
+	})
+	if err != nil {
+		return
+	}
+	x.headSent = true
+	if x.c.cfg.Response.Mode == config.ResponseFull {
+		x.copy = newCopier(x)
+	}
+	timer := time.NewTimer(x.c.cfg.Response.HeadTimeout.D())
+	defer timer.Stop()
+	select {
+	case r := <-x.head:
+		edits, _ := x.c.metrics.mutation(r.GetResponse().GetHeaderMutation(), h)
+		edit(header, edits)
+	case <-x.over:
+		select { // it may have answered and ended at once
+		case r := <-x.head:
+			edits, _ := x.c.metrics.mutation(r.GetResponse().GetHeaderMutation(), h)
+			edit(header, edits)
+		default:
+		}
+	case <-timer.C:
+		x.c.metrics.odd("late-head")
+	}
+}
+
+// gone says that nothing more can be said to the picker.
+func (x *exchange) gone() bool {
+	select {
+	case <-x.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// Chunk counts output, and copies it where the picker wants to see it.
+func (x *exchange) Chunk(data []byte, tokens int) {
+	if tokens > 0 {
+		x.charge.FirstToken()
+		x.charge.Output(tokens)
+	}
+	if x.copy != nil {
+		x.copy.add(data)
+	}
+}
+
+// End says that the answer has passed.
+func (x *exchange) End(http.Header) {}
+
+// settle ends the stream: after a whole answer with the usage and the proper
+// end, which the picker has farewell to take; else at once.
+func (x *exchange) settle(o epp.Outcome) {
+	x.charge.Release()
+	x.unfollow()
+	x.evict(errSettled)
+	end := func() {
+		x.cancel(errSettled)
+		x.release()
+	}
+	if !x.headSent || o.Err != nil || x.gone() {
+		if x.copy != nil {
+			x.copy.stop()
+		}
+		end()
+		return
+	}
+	last := func() {
+		if x.copy == nil || x.copy.ended {
+			x.sendBody(digest(o.Usage, x.sse), true)
+		}
+		x.stream.CloseSend()
+		timer := time.NewTimer(farewell)
+		defer timer.Stop()
+		select {
+		case <-x.over:
+		case <-timer.C:
+		}
+		end()
+	}
+	if x.copy != nil {
+		x.copy.finish(last)
+		return
+	}
+	x.sendBody(digest(o.Usage, x.sse), true)
+	x.stream.CloseSend()
+	timer := time.AfterFunc(farewell, func() { x.cancel(errSettled) })
+	go func() {
+		<-x.over
+		timer.Stop()
+		end()
+	}()
+}
+
+func (x *exchange) sendBody(p []byte, last bool) error {
+	return x.stream.Send(&extprocv3.ProcessingRequest{
+		Request:         &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: p, EndOfStream: last}},
+		MetadataContext: contextMetadata{served: x.member.Address()}.encode(),
+	})
+}
+
+// digest is what a picker is shown of an answer in place of its body: the end
+// of one, with the usage, in the form of the API.
+func digest(u llm.Usage, sse bool) []byte {
+	usage := map[string]any{
+		"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
+		"prompt_tokens_details": map[string]int{"cached_tokens": u.Cached},
+	}
+	text, err := json.Marshal(map[string]any{"choices": []int{}, "usage": usage})
+	if err != nil {
+		panic(err) // numbers
+	}
+	if !sse {
+		return text
+	}
+	return fmt.Appendf(nil, "data: %s\n\ndata: [DONE]\n\n", text)
+}
+
+// copier sends a copy of an answer's body from a goroutine of its own, pieces
+// gathered for a while, no more than buffer of it held.
+type copier struct {
+	x     *exchange
+	mu    sync.Mutex
+	room  sync.Cond // the buffer has been emptied, or never will be
+	buf   []byte
+	stall time.Duration // that may still be spent waiting for room
+	ended bool          // the picker did not keep up: no more is copied
+	last  func()        // what to do when all is sent; nil: more may come
+	quit  bool
+	wake  chan struct{} // capacity 1
+}
+
+func newCopier(x *exchange) *copier {
+	k := &copier{x: x, wake: make(chan struct{}, 1), stall: x.c.cfg.Response.MaxStall.D()}
+	k.room.L = &k.mu
+	go k.run()
+	return k
+}
+
+func (k *copier) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add takes the next bytes. It waits only when the buffer is full, and no
+// longer in all than maxStall.
+func (k *copier) add(p []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	limit := int(k.x.c.cfg.Response.Buffer)
+	for !k.ended && len(k.buf) > 0 && len(k.buf)+len(p) > limit {
+		if k.stall <= 0 {
+			k.end()
+			return
+		}
+		began := time.Now()
+		timer := time.AfterFunc(k.stall, func() { k.room.Broadcast() })
+		k.room.Wait()
+		timer.Stop()
+		k.stall -= time.Since(began)
+	}
+	if k.ended {
+		return
+	}
+	k.buf = append(k.buf, p...)
+	if len(k.buf) == len(p) || len(k.buf) >= maxChunk {
+		k.poke()
+	}
+}
+
+// end gives up the copy. k.mu is held.
+func (k *copier) end() {
+	k.ended, k.buf = true, nil
+	k.x.c.metrics.copyEnded()
+	k.room.Broadcast()
+}
+
+// finish says that nothing more comes; last is called when all is sent.
+func (k *copier) finish(last func()) {
+	k.mu.Lock()
+	k.last = last
+	k.mu.Unlock()
+	k.poke()
+}
+
+// stop ends the copier without sending what it holds.
+func (k *copier) stop() {
+	k.mu.Lock()
+	k.quit = true
+	k.room.Broadcast()
+	k.mu.Unlock()
+	k.poke()
+}
+
+func (k *copier) run() {
+	delay := k.x.c.cfg.Response.Delay.D()
+	gather := time.NewTimer(time.Hour)
+	gather.Stop()
+	defer gather.Stop()
+	var spare []byte
+	for {
+		<-k.wake
+		if delay > 0 && !k.due() {
+			gather.Reset(delay)
+			for waiting := true; waiting; {
+				select {
+				case <-gather.C:
+					waiting = false
+				case <-k.wake:
+					waiting = !k.due()
+				}
+			}
+			gather.Stop()
+		}
+		k.mu.Lock()
+		out, last, quit, ended := k.buf, k.last, k.quit, k.ended
+		k.buf = spare[:0]
+		k.room.Broadcast()
+		k.mu.Unlock()
+		if quit {
+			return
+		}
+		if !ended {
+			var err error
+			if len(out) > 0 || last != nil {
+				chunks(out, func(part []byte, end bool) bool {
+					err = k.x.sendBody(part, end && last != nil)
+					return err == nil
+				})
+			}
+			if err != nil {
+				k.mu.Lock()
+				k.end()
+				k.mu.Unlock()
+			}
+		}
+		if spare = out; cap(spare) > int(maxChunk)*2 {
+			spare = nil
+		}
+		if last != nil {
+			last()
+			return
+		}
+	}
+}
+
+// due says that the buffer should go out without waiting for more.
+func (k *copier) due() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.buf) >= maxChunk || k.last != nil || k.quit || k.ended
+}
