@@ -28,7 +28,6 @@ import (
 // proxy's goroutine, as an epp.Observer, sends.
 type exchange struct {
 	c      *Client
-	r      *epp.Request
 	p      *replica
 	t      *trace
 	stream extprocv3.ExternalProcessor_ProcessClient
@@ -36,23 +35,10 @@ type exchange struct {
 	cancel context.CancelCauseFunc
 	// unfollow takes the stream's end off that of the client's request.
 	unfollow func() bool
-	sent     http.Header // what the picker was shown
-	body     []byte
 
-	// The request phase.
-	unreached bool        // the stream could not be had: nothing was asked
-	headers   bool        // the answer to the headers has come
-	waiting   atomic.Bool // for the body, which may never come
-	seen      bool        // an answer to the body has come
-	done      bool        // the answer to the body is whole
-	same      int         // bytes of the body given back unchanged
-	replaced  []byte
-	replaces  bool // replaced is the body, however empty
-	edits     epp.HeaderEdits
-	named     string // endpoints in the header
-	lb        string // and in the metadata
-	strangers []string
-	denial    *epp.Denial
+	q         *question // nil after the request phase
+	unreached bool      // the stream could not be had: nothing was asked
+	strangers []string  // endpoints named that are no members
 
 	// The response phase.
 	tokens   int
@@ -65,6 +51,25 @@ type exchange struct {
 	headSent bool
 	sse      bool
 	copy     *copier
+}
+
+// question is what is known of a request while the picker decides.
+type question struct {
+	r    *epp.Request
+	sent http.Header // what the picker was shown
+	body []byte
+
+	headers  bool        // the answer to the headers has come
+	waiting  atomic.Bool // for the body, which may never come
+	seen     bool        // an answer to the body has come
+	done     bool        // the answer to the body is whole
+	same     int         // bytes of the body given back unchanged
+	replaced []byte
+	replaces bool // replaced is the body, however empty
+	edits    epp.HeaderEdits
+	named    string // endpoints in the header
+	lb       string // and in the metadata
+	denial   *epp.Denial
 }
 
 // Causes for which a stream is ended from here.
@@ -88,7 +93,7 @@ const (
 )
 
 func (c *Client) newExchange(ctx context.Context, r *epp.Request, p *replica) *exchange {
-	x := &exchange{c: c, r: r, p: p, sent: shown(r.Header)}
+	x := &exchange{c: c, p: p, q: &question{r: r, sent: shown(r.Header)}}
 	// The stream must outlive the handler of the request by its farewell.
 	x.ctx, x.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.unfollow = context.AfterFunc(ctx, func() { x.cancel(errLeft) })
@@ -114,8 +119,9 @@ func (x *exchange) ask(timeout time.Duration) error {
 	if timeout <= 0 {
 		return x.failure(errPickTimeout)
 	}
+	q := x.q
 	timer := time.AfterFunc(timeout, func() {
-		if x.waiting.Load() {
+		if q.waiting.Load() {
 			x.cancel(errNoBody)
 		} else {
 			x.cancel(errPickTimeout)
@@ -128,20 +134,20 @@ func (x *exchange) ask(timeout time.Duration) error {
 		x.p.broke(x.c.replicas)
 		return x.failure(err)
 	}
-	if x.r.Body != nil {
-		x.body = x.r.Body()
+	if x.q.r.Body != nil {
+		x.q.body = x.q.r.Body()
 	}
 	sending := make(chan error, 1)
-	if len(x.body) <= inlineBody {
+	if len(x.q.body) <= inlineBody {
 		sending <- x.send()
 	} else {
 		go func() { sending <- x.send() }()
 	}
 	err = x.await(timer, timeout)
-	if err != nil || x.denial != nil {
+	if err != nil || x.q.denial != nil {
 		x.cancel(errSettled) // or what still sends might wait for ever
 	}
-	if sent := <-sending; err == nil && sent != nil && sent != io.EOF && x.denial == nil && context.Cause(x.ctx) != errNoBody {
+	if sent := <-sending; err == nil && sent != nil && sent != io.EOF && x.q.denial == nil && context.Cause(x.ctx) != errNoBody {
 		err = x.failure(sent)
 	}
 	return err
@@ -150,10 +156,10 @@ func (x *exchange) ask(timeout time.Duration) error {
 // send sends headers and body, which needs no answer in between. io.EOF means
 // that the stream has ended, the reason is for await.
 func (x *exchange) send() error {
-	path := x.r.Path
+	path := x.q.r.Path
 	h := &extprocv3.HttpHeaders{
-		Headers:     headerMap(x.sent, ":method", x.r.Method, ":path", path, ":authority", x.r.Host, ":scheme", "http", "x-request-id", x.r.ID),
-		EndOfStream: len(x.body) == 0,
+		Headers:     headerMap(x.q.sent, ":method", x.q.r.Method, ":path", path, ":authority", x.q.r.Host, ":scheme", "http", "x-request-id", x.q.r.ID),
+		EndOfStream: len(x.q.body) == 0,
 	}
 	meta := contextMetadata{subset: x.subset()}.encode()
 	err := x.stream.Send(&extprocv3.ProcessingRequest{
@@ -161,10 +167,10 @@ func (x *exchange) send() error {
 		MetadataContext: meta,
 		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED, ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED},
 	})
-	if err != nil || len(x.body) == 0 {
+	if err != nil || len(x.q.body) == 0 {
 		return err
 	}
-	chunks(x.body, func(part []byte, last bool) bool {
+	chunks(x.q.body, func(part []byte, last bool) bool {
 		err = x.stream.Send(&extprocv3.ProcessingRequest{
 			Request:         &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: part, EndOfStream: last}},
 			MetadataContext: meta,
@@ -177,13 +183,13 @@ func (x *exchange) send() error {
 // subset is the hint, if one is to be given: the ready members less those that
 // have failed this request.
 func (x *exchange) subset() []string {
-	if !x.c.cfg.SubsetHint && len(x.r.Tried) == 0 && x.r.Subset == nil {
+	if !x.c.cfg.SubsetHint && len(x.q.r.Tried) == 0 && x.q.r.Subset == nil {
 		return nil
 	}
 	list := []string{}
 	for _, m := range x.c.pool.Snapshot().Members {
 		a := m.Address()
-		if m.Available() && !contains(x.r.Tried, a) && (x.r.Subset == nil || inSubset(x.r.Subset, a)) {
+		if m.Available() && !contains(x.q.r.Tried, a) && (x.q.r.Subset == nil || inSubset(x.q.r.Subset, a)) {
 			list = append(list, a)
 		}
 	}
@@ -208,7 +214,7 @@ func (x *exchange) await(timer *time.Timer, timeout time.Duration) error {
 		case context.Cause(x.ctx) == errNoBody:
 			x.c.metrics.odd("no-body")
 			return x.decided()
-		case err == io.EOF && x.headers && x.same == 0 && x.replaced == nil:
+		case err == io.EOF && x.q.headers && x.q.same == 0 && x.q.replaced == nil:
 			return x.decided() // it has no more to say
 		case err == io.EOF:
 			return x.failure(errEnded)
@@ -223,17 +229,17 @@ func (x *exchange) await(timer *time.Timer, timeout time.Duration) error {
 			continue
 		}
 		if lb := lbText(m.GetDynamicMetadata(), HeaderEndpoint); lb != "" {
-			x.lb = lb
+			x.q.lb = lb
 		}
 		if err := x.take(m); err != nil {
 			return x.failure(err)
 		}
-		if x.denial != nil || x.headers && (x.done || len(x.body) == 0) {
+		if x.q.denial != nil || x.q.headers && (x.q.done || len(x.q.body) == 0) {
 			return x.decided()
 		}
-		if x.headers && !x.seen && !x.waiting.Swap(true) {
+		if x.q.headers && !x.q.seen && !x.q.waiting.Swap(true) {
 			timer.Reset(min(timeout, bodyGrace))
-		} else if x.seen && x.waiting.Swap(false) {
+		} else if x.q.seen && x.q.waiting.Swap(false) {
 			timer.Reset(timeout)
 		}
 	}
@@ -255,7 +261,7 @@ func (x *exchange) take(m *extprocv3.ProcessingResponse) error {
 	case *extprocv3.ProcessingResponse_RequestBody:
 		return x.takeBody(r.RequestBody.GetResponse())
 	case *extprocv3.ProcessingResponse_ImmediateResponse:
-		x.denial = x.c.metrics.denialOf(r.ImmediateResponse)
+		x.q.denial = x.c.metrics.denialOf(r.ImmediateResponse)
 	case *extprocv3.ProcessingResponse_RequestTrailers:
 		x.c.metrics.odd("order")
 	case *extprocv3.ProcessingResponse_ResponseHeaders, *extprocv3.ProcessingResponse_ResponseBody, *extprocv3.ProcessingResponse_ResponseTrailers:
@@ -268,15 +274,15 @@ func (x *exchange) take(m *extprocv3.ProcessingResponse) error {
 }
 
 func (x *exchange) takeHeaders(r *extprocv3.CommonResponse) error {
-	if x.headers {
+	if x.q.headers {
 		x.c.metrics.odd("order")
 		return nil
 	}
-	x.headers = true
-	x.edits, x.named = x.c.metrics.mutation(r.GetHeaderMutation(), x.sent)
+	x.q.headers = true
+	x.q.edits, x.q.named = x.c.metrics.mutation(r.GetHeaderMutation(), x.q.sent)
 	if r.GetStatus() == extprocv3.CommonResponse_CONTINUE_AND_REPLACE {
-		x.seen, x.done, x.replaces = true, true, true
-		x.replaced = append([]byte(nil), r.GetBodyMutation().GetBody()...)
+		x.q.seen, x.q.done, x.q.replaces = true, true, true
+		x.q.replaced = append([]byte(nil), r.GetBodyMutation().GetBody()...)
 	}
 	return nil
 }
@@ -284,45 +290,45 @@ func (x *exchange) takeHeaders(r *extprocv3.CommonResponse) error {
 // takeBody reads an answer to the body. Pieces that are the original's are
 // counted and not kept: most pickers change nothing of it.
 func (x *exchange) takeBody(r *extprocv3.CommonResponse) error {
-	if x.done {
+	if x.q.done {
 		return nil
 	}
-	if !x.headers && !x.seen {
+	if !x.q.headers && !x.q.seen {
 		x.c.metrics.odd("early-body")
 	}
-	x.seen = true
+	x.q.seen = true
 	mutation := r.GetBodyMutation()
 	streamed := mutation.GetStreamedResponse()
 	if streamed == nil {
 		switch kind := mutation.GetMutation().(type) {
 		case *extprocv3.BodyMutation_Body:
 			x.c.metrics.odd("whole-body")
-			x.replaced, x.replaces = append([]byte(nil), kind.Body...), true
+			x.q.replaced, x.q.replaces = append([]byte(nil), kind.Body...), true
 		case *extprocv3.BodyMutation_ClearBody:
 			x.c.metrics.odd("whole-body")
-			x.replaces = kind.ClearBody
+			x.q.replaces = kind.ClearBody
 		default:
 			x.c.metrics.odd("empty-body")
 		}
-		x.done = true
+		x.q.done = true
 		return nil
 	}
 	part := streamed.GetBody()
-	if x.replaced == nil && x.same+len(part) <= len(x.body) && bytes.Equal(part, x.body[x.same:x.same+len(part)]) {
-		x.same += len(part)
+	if x.q.replaced == nil && x.q.same+len(part) <= len(x.q.body) && bytes.Equal(part, x.q.body[x.q.same:x.q.same+len(part)]) {
+		x.q.same += len(part)
 	} else {
-		if x.replaced == nil {
-			x.replaced = append(make([]byte, 0, len(x.body)+len(part)), x.body[:x.same]...)
+		if x.q.replaced == nil {
+			x.q.replaced = append(make([]byte, 0, len(x.q.body)+len(part)), x.q.body[:x.q.same]...)
 		}
-		x.replaced = append(x.replaced, part...)
-		if len(x.replaced) > 2*len(x.body)+maxGrown {
+		x.q.replaced = append(x.q.replaced, part...)
+		if len(x.q.replaced) > 2*len(x.q.body)+maxGrown {
 			return errInvalid{"the body that it gives back is far larger than the original"}
 		}
 	}
 	if streamed.GetEndOfStream() {
-		x.done = true
-		if x.replaces = x.replaced != nil || x.same < len(x.body); x.replaces && x.replaced == nil {
-			x.replaced = x.body[:x.same:x.same]
+		x.q.done = true
+		if x.q.replaces = x.q.replaced != nil || x.q.same < len(x.q.body); x.q.replaces && x.q.replaced == nil {
+			x.q.replaced = x.q.body[:x.q.same:x.q.same]
 		}
 	}
 	return nil
@@ -333,10 +339,10 @@ const maxGrown = 1 << 20
 
 // decided makes sense of the answer: it is a refusal, or names endpoints.
 func (x *exchange) decided() error {
-	if x.denial != nil {
+	if x.q.denial != nil {
 		return nil
 	}
-	if x.named != "" && x.lb != "" && x.named != x.lb {
+	if x.q.named != "" && x.q.lb != "" && x.q.named != x.q.lb {
 		x.c.metrics.odd("mismatch")
 	}
 	return nil
@@ -345,17 +351,17 @@ func (x *exchange) decided() error {
 // result is the decision for the proxy. Whom the list names is checked there,
 // at the moment of dialling; what is listed here is what the picker said.
 func (x *exchange) result() *epp.Result {
-	if x.denial != nil {
+	if x.q.denial != nil {
 		x.drop(errSettled)
-		return &epp.Result{Denial: x.denial, Reason: reasonDenied}
+		return &epp.Result{Denial: x.q.denial, Reason: reasonDenied}
 	}
-	named := x.named
+	named := x.q.named
 	if named == "" {
-		named = x.lb
+		named = x.q.lb
 	}
-	res := &epp.Result{Reason: reasonPicked, Endpoints: splitEndpoints(named), Header: x.edits, Observer: x, OnDone: x.settle}
-	if x.replaces {
-		res.Body = x.replaced
+	res := &epp.Result{Reason: reasonPicked, Endpoints: splitEndpoints(named), Header: x.q.edits, Observer: x, OnDone: x.settle}
+	if x.q.replaces {
+		res.Body = x.q.replaced
 		if res.Body == nil {
 			res.Body = []byte{}
 		}
@@ -365,11 +371,11 @@ func (x *exchange) result() *epp.Result {
 			x.strangers = append(x.strangers, endpoint)
 		}
 	}
-	x.tokens = x.r.Prompt.Tokens()
+	x.tokens = x.q.r.Prompt.Tokens()
 	x.head, x.over = make(chan *extprocv3.HeadersResponse, 1), make(chan struct{})
 	x.evicted, x.evict = context.WithCancelCause(context.Background())
 	res.Evicted = x.evicted
-	x.r, x.body, x.replaced, x.sent = nil, nil, nil, nil // a stream lives for long after this
+	x.q = nil // a stream lives for long after this
 	switch {
 	case context.Cause(x.ctx) != nil:
 		close(x.over)
@@ -420,7 +426,7 @@ func (x *exchange) failure(err error) error {
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
-		if !x.headers && !x.seen {
+		if !x.q.headers && !x.q.seen {
 			x.unreached = true
 			x.p.broke(x.c.replicas)
 			return &Failure{failUnreachable, err}

@@ -7,18 +7,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/internal/h1"
 )
 
@@ -62,29 +61,10 @@ func newDialer(cfg config.Pool) (*dialer, error) {
 }
 
 func clientTLS(c *config.ClientTLS) (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c == nil {
-		return t, nil
+		c = &config.ClientTLS{}
 	}
-	t.ServerName, t.InsecureSkipVerify = c.ServerName, c.InsecureSkipVerify
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, fmt.Errorf("tls.ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca: %s holds no certificate", c.CA)
-		}
-	}
-	if c.Cert != "" || c.Key != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("tls.cert: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
+	return certs.Client(*c).Config()
 }
 
 // fault is why a member could not be asked, as a metric label.

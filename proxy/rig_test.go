@@ -18,6 +18,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/extproc"
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/usage"
@@ -80,15 +81,7 @@ models:
 		t.Fatal(err)
 	}
 	r.pool.Start(context.Background())
-	picker, ok := epp.Builtin(pc.Picker.Profile)
-	if !ok {
-		t.Fatalf("no profile %s", pc.Picker.Profile)
-	}
-	profile, err := epp.Compile(picker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.backend = map[string]proxy.Backend{"p": {Pool: r.pool, Picker: epp.New(r.pool, profile, epp.Options{})}}
+	r.backend = map[string]proxy.Backend{"p": {Pool: r.pool, Picker: r.picker(pc)}}
 	r.apply(cfg)
 	r.url = "http://" + r.server.Addresses()["l"]
 	t.Cleanup(func() {
@@ -101,6 +94,29 @@ models:
 		r.pool.Close()
 	})
 	return r
+}
+
+// picker is the one that pc asks for.
+func (r *rig) picker(pc config.Pool) epp.Picker {
+	r.t.Helper()
+	if remote := pc.Picker.Remote; remote != nil {
+		c, err := extproc.NewClient(r.pool, *remote, extproc.ClientOptions{Metrics: extproc.NewClientInstruments(r.reg)})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		c.Start()
+		r.t.Cleanup(c.Close)
+		return c
+	}
+	picker, ok := epp.Builtin(pc.Picker.Profile)
+	if !ok {
+		r.t.Fatalf("no profile %s", pc.Picker.Profile)
+	}
+	profile, err := epp.Compile(picker)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return epp.New(r.pool, profile, epp.Options{})
 }
 
 func (r *rig) apply(cfg *config.Config) {

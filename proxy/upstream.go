@@ -4,15 +4,13 @@
 package proxy
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/internal/h1"
 )
 
@@ -95,7 +93,7 @@ func newUpstream(key upstreamKey) (*upstream, error) {
 		u.scheme = "https"
 		t.Protocols.SetHTTP1(true)
 		t.Protocols.SetHTTP2(true)
-		conf, err := clientTLS(key.tls)
+		conf, err := certs.Client(key.tls).Config()
 		if err != nil {
 			return nil, err
 		}
@@ -104,28 +102,6 @@ func newUpstream(key upstreamKey) (*upstream, error) {
 		return nil, fmt.Errorf("protocol %q is not one of http, h2c, https", key.protocol)
 	}
 	return u, nil
-}
-
-func clientTLS(c config.ClientTLS) (*tls.Config, error) {
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify}
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, err
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no PEM certificate", c.CA)
-		}
-	}
-	if c.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, err
-		}
-		conf.Certificates = []tls.Certificate{cert}
-	}
-	return conf, nil
 }
 
 func (u *upstream) roundTrip(r *http.Request) (*http.Response, error) {
