@@ -16,6 +16,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/certs"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
@@ -196,6 +197,10 @@ func (r *replicas) dial(ip, address string) (*replica, error) {
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 			grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 			grpc.WithNoProxy(),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+				MinConnectTimeout: 2 * time.Second,
+			}),
 		}
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, options(creds)...)

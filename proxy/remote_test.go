@@ -49,8 +49,9 @@ func newRemoteRig(t testing.TB, n int, remote string, script func(endpoints []st
 	}
 	r.picker = extproctest.Start(t, script(r.endpoints()), nil)
 	if !strings.Contains(", "+remote, ", timeout:") {
-		remote = "timeout: 2s, " + remote
+		remote = "timeout: 10s, " + remote
 	}
+	remote = "health: {interval: 10s, timeout: 10s}, " + remote
 	r.rig = newRig(t, r.servers, func(y string) string {
 		return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, %s}}", r.picker.Address, remote), 1)
 	})

@@ -100,6 +100,7 @@ type Session struct {
 
 	Header map[string][]string // of the request, names in lower case
 	Body   []byte              // of the request, as far as it has come
+	Subset []string            // hint, as sent with the last message that had one
 	Served string              // as the gateway said in the response phase
 	Answer []byte              // what was shown of the answer's body
 }
@@ -123,6 +124,12 @@ func (s *Session) Next() (Message, error) {
 	m := Message{}
 	if served := in.GetMetadataContext().GetFilterMetadata()["envoy.lb"].GetFields()["x-gateway-destination-endpoint-served"].GetStringValue(); served != "" {
 		s.Served = served
+	}
+	if hint := in.GetMetadataContext().GetFilterMetadata()["envoy.lb.subset_hint"].GetFields()["x-gateway-destination-endpoint-subset"]; hint != nil {
+		s.Subset = nil
+		for _, v := range hint.GetListValue().GetValues() {
+			s.Subset = append(s.Subset, v.GetStringValue())
+		}
 	}
 	switch r := in.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
