@@ -364,6 +364,40 @@ func TestContext(t *testing.T) {
 	}
 }
 
+// Ending the context ends a stream although its server is always ahead of the
+// reader, which then never waits.
+func TestContextEndsAFastStream(t *testing.T) {
+	const size = 32 << 10 // fits into the buffers of a connection
+	written := make(chan bool)
+	address, _ := server(t, func(c net.Conn, r *bufio.Reader) {
+		http.ReadRequest(r)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("x", size))
+		close(written)
+		<-t.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	res, err := transport(t).RoundTrip(request(t, ctx, address, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	<-written
+	read, after := 0, 0
+	err = res.Body.(*h1.Body).Each(make([]byte, 1<<10), func(p []byte) error {
+		if read += len(p); ctx.Err() != nil {
+			after++
+		}
+		if read > 8<<10 { // past what came with the head
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || after > 0 {
+		t.Errorf("%d pieces after the end of the context, then %v", after, err)
+	}
+}
+
 // A connection that breaks off while the reader is busy is noticed although
 // the poller reports it together with bytes.
 func TestEachSeesTheEndOfABusyStream(t *testing.T) {

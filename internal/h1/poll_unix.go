@@ -56,6 +56,8 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 				return true
 			case drained:
 				return false
+			case c.ended() != nil: // only waiting is interrupted, and a fast server leaves nothing to wait for
+				return true
 			}
 		}
 	}
