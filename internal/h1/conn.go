@@ -159,6 +159,9 @@ func (c *Conn) receive(req *http.Request, trace *httptrace.ClientTrace) (*http.R
 func (c *Conn) send(req *http.Request, trace *httptrace.ClientTrace) error {
 	w := writers.Get().(*bufio.Writer)
 	w.Reset(c.tcp)
+	if trace.WroteRequest != nil {
+		req = req.WithContext(context.Background()) // or Write would call it too, before the end
+	}
 	err := req.Write(w)
 	if err == nil {
 		err = w.Flush()

@@ -316,6 +316,33 @@ func TestLargeUpload(t *testing.T) {
 	}
 }
 
+// WroteRequest is called once, and with success only when all was written.
+func TestWroteRequest(t *testing.T) {
+	for _, size := range []int{0, 100, 100 << 10} {
+		address, _ := server(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
+		for _, open := range []bool{true, false} {
+			calls := make(chan error, 4)
+			tcp, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !open {
+				tcp.Close()
+			}
+			trace := &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { calls <- i.Err }}
+			c := h1.NewConn(tcp, 64<<10)
+			res, err := c.RoundTrip(request(t, httptrace.WithClientTrace(t.Context(), trace), address, strings.Repeat("x", size)))
+			if err == nil {
+				res.Body.Close()
+			}
+			if first := <-calls; len(calls) > 0 || (first == nil) != open || (err == nil) != open {
+				t.Errorf("%d bytes, open %v: told %v and %d times more, result %v", size, open, first, len(calls), err)
+			}
+			c.Close()
+		}
+	}
+}
+
 // Ending the context ends the exchange at every point.
 func TestContext(t *testing.T) {
 	silent := func(c net.Conn, r *bufio.Reader) { <-t.Context().Done() }
