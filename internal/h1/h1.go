@@ -77,7 +77,7 @@ func (t *Transport) connection(ctx context.Context, address string) (c *Conn, re
 		if c == nil {
 			break
 		}
-		if c.quiet() {
+		if c.unasked() == nil {
 			return c, true, nil
 		}
 		c.Close()
