@@ -116,7 +116,8 @@ func (d *dialer) ready(t *turn, wait time.Duration) bool {
 
 // ask sends the turn's request, unless begin did, and reads the answer into
 // page. A kept connection that the server has closed meanwhile is replaced
-// once. The pool learns what fresh connections came to.
+// once; where others of a batch wait, which a dial could hold up, it says errLost
+// instead. The pool learns what fresh connections came to.
 func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path string, page []byte) (status int, body []byte, err error) {
 	m := t.member
 	if m.refused.Load() {
@@ -125,6 +126,9 @@ func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path s
 	for {
 		kept := t.conn != nil
 		if !kept {
+			if t.shared {
+				return 0, page[:0], errLost
+			}
 			t.conn, err = d.dial(ctx, timeout, m.address, path)
 			switch {
 			case err == nil:
@@ -145,6 +149,9 @@ func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path s
 		}
 	}
 }
+
+// errLost says that a turn has lost its connection and should come again, alone.
+var errLost = errors.New("the connection is lost")
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", pageLimit)
 

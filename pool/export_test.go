@@ -36,6 +36,19 @@ func (p *Pool) RunRota(ctx context.Context, interval time.Duration, workers int,
 	r.run(ctx)
 }
 
+// AskInBatch asks m, to which there is no connection, while others wait. It
+// says whether that is left for later.
+func AskInBatch(ctx context.Context, m *Member) bool {
+	d, err := newDialer(config.Pool{})
+	if err != nil {
+		return false
+	}
+	t := &turn{member: m, shared: true}
+	defer t.closeConn()
+	_, _, err = d.ask(ctx, time.Second, t, "/metrics", nil)
+	return err == errLost
+}
+
 // BatchOrder is the order in which a worker does a batch of members of p whose
 // answers come as ready says.
 func (p *Pool) BatchOrder(ready func(m *Member) bool) (order []string) {

@@ -47,6 +47,7 @@ type turn struct {
 	conn     clientConn    // nil: none
 	failures int           // in a row
 	slow     bool          // others should not wait for it
+	shared   bool          // others wait in the same batch
 	waited   time.Duration // from begin to the job, if others came before it
 	scanner  *scanner
 }
@@ -147,7 +148,7 @@ func (r *rota) work(ctx context.Context, jobs <-chan []*turn, batch []*turn) {
 	for ok := true; ok; batch, ok = <-jobs {
 		if r.begin != nil && ctx.Err() == nil {
 			for _, t := range batch {
-				t.waited = 0
+				t.shared, t.waited = len(batch) > 1, 0
 				r.begin(ctx, t)
 			}
 		}

@@ -83,7 +83,7 @@ func (p *Pool) scrape() {
 		}
 		began := time.Now()
 		fault, err := p.scrapeOne(ctx, dial, cfg.Metrics, t, w)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || err == errLost {
 			return 0
 		}
 		took := time.Since(began) + t.waited
