@@ -78,6 +78,9 @@ func (t *Tap) learn(e *sse.Event, c *chunk) {
 		return
 	}
 	raw := e.Raw
+	if bytes.HasPrefix(raw, []byte("\xEF\xBB\xBF")) {
+		return // a byte order mark begins a stream, and is a part of a name elsewhere
+	}
 	if len(raw)-(end-start) > maxPattern || e.RawOffset(end)-e.RawOffset(start) != end-start || raw[len(raw)-1] != '\n' {
 		return
 	}

@@ -80,6 +80,9 @@ func (t *Tap) renames(c *chunk, data []byte) bool {
 func (t *Tap) read(e *sse.Event) (c chunk) {
 	before := t.found
 	c.read(t, e.Data)
+	if t.found.finish != before.finish || t.found.served != before.served {
+		t.pattern.before = t.pattern.before[:0] // its events would set them back
+	}
 	plain := c.valid && !c.usage && !c.failed && !c.noChoices && t.found.finish == before.finish && len(e.Type) == 0
 	if plain && t.found.tokens == before.tokens+1 && (t.op == OpChat || t.op == OpCompletions) {
 		t.learn(e, &c)

@@ -357,3 +357,29 @@ func TestPatternTellsWhatReadingTells(t *testing.T) {
 		}
 	}
 }
+
+// TestPatternKeepsTheOrder feeds events one by one, where the pattern is used,
+// and byte by byte, where it never is.
+func TestPatternKeepsTheOrder(t *testing.T) {
+	with := func(old, new string) string { return strings.Replace(chunkOf("x"), old, new, 1) }
+	const bom = "\xEF\xBB\xBF"
+	stop, length, other, twice := with("null", `"stop"`), with("null", `"length"`), with("served", "other"), with(`"served"`, `"served","model":"other"`)
+	for name, events := range map[string][]string{
+		"finish reasons": {stop, stop, stop, length, stop, stop},
+		"models":         {chunkOf("x"), other, chunkOf("x"), other, other, chunkOf("x"), chunkOf("x")},
+		"two models":     {twice, twice, length, twice},
+		"usage between":  {chunkOf("x"), with("served", `other","usage":{"completion_tokens":7},"x":"`), chunkOf("x")},
+		"marks":          {bom + chunkOf("x"), bom + chunkOf("x"), chunkOf("x"), chunkOf("x")},
+	} {
+		for _, o := range tapModes {
+			in := strings.Join(events, "")
+			bytes := make([]string, len(in))
+			for i := range len(in) {
+				bytes[i] = in[i : i+1]
+			}
+			if diff := cmp.Diff(tap(o, bytes...), tap(o, events...)); diff != "" {
+				t.Errorf("%s with %+v (-by bytes +by events):\n%s", name, o, diff)
+			}
+		}
+	}
+}

@@ -87,9 +87,17 @@ func (d *dialer) begin(ctx context.Context, t *turn, timeout time.Duration) {
 	}
 }
 
+// ready waits for the answer to what begin sent to begin, for d at most. It says
+// no if ask would still have to wait for that.
+func (d *dialer) ready(t *turn, wait time.Duration) bool {
+	c, ok := t.conn.(*plainConn)
+	return !ok || !c.sent || c.failed != nil || c.Await(wait)
+}
+
 // ask sends the turn's request, unless begin did, and reads the answer into
 // page. A kept connection that the server has closed meanwhile is replaced
-// once. The pool learns what fresh connections came to.
+// once; where others of a batch wait, which a dial could hold up, it says errLost
+// instead. The pool learns what fresh connections came to.
 func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path string, page []byte) (status int, body []byte, err error) {
 	m := t.member
 	if m.refused.Load() {
@@ -98,6 +106,9 @@ func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path s
 	for {
 		kept := t.conn != nil
 		if !kept {
+			if t.shared {
+				return 0, page[:0], errLost
+			}
 			t.conn, err = d.dial(ctx, timeout, m.address, path)
 			switch {
 			case err == nil:
@@ -118,6 +129,9 @@ func (d *dialer) ask(ctx context.Context, timeout time.Duration, t *turn, path s
 		}
 	}
 }
+
+// errLost says that a turn has lost its connection and should come again, alone.
+var errLost = errors.New("the connection is lost")
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", pageLimit)
 
@@ -258,7 +272,7 @@ func (c *plainConn) Get(ctx context.Context, timeout time.Duration, page []byte)
 	if c.failed != nil {
 		return 0, page[:0], c.failed
 	}
-	res, err := c.Receive(c.request)
+	res, err := c.Receive(c.request, timeout/8)
 	if err != nil {
 		return 0, page[:0], err
 	}
@@ -278,6 +292,14 @@ func (c timedWrites) Write(p []byte) (int, error) {
 		c.writing.add(time.Since(began))
 	}
 	return n, err
+}
+
+// SyscallConn lets a kept connection be looked at.
+func (c timedWrites) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 func faultOf(err error) fault {

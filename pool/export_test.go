@@ -36,6 +36,39 @@ func (p *Pool) RunRota(ctx context.Context, interval time.Duration, workers int,
 	r.run(ctx)
 }
 
+// AskInBatch asks m, to which there is no connection, while others wait. It
+// says whether that is left for later.
+func AskInBatch(ctx context.Context, m *Member) bool {
+	d, err := newDialer(config.Pool{})
+	if err != nil {
+		return false
+	}
+	t := &turn{member: m, shared: true}
+	defer t.closeConn()
+	_, _, err = d.ask(ctx, time.Second, t, "/metrics", nil)
+	return err == errLost
+}
+
+// BatchOrder is the order in which a worker does a batch of members of p whose
+// answers come as ready says.
+func (p *Pool) BatchOrder(ready func(m *Member) bool) (order []string) {
+	r := &rota{pool: p, turns: map[*Member]*turn{}}
+	r.begin = func(_ context.Context, t *turn) { order = append(order, "begin "+t.member.address) }
+	r.ready = func(t *turn, _ time.Duration) bool { return ready(t.member) }
+	r.job = func(_ context.Context, t *turn, _ *worker) time.Duration {
+		order = append(order, t.member.address)
+		return 0
+	}
+	var batch []*turn
+	for _, m := range p.Snapshot().Members {
+		batch = append(batch, &turn{member: m})
+	}
+	jobs := make(chan []*turn)
+	close(jobs)
+	r.work(context.Background(), jobs, batch)
+	return order
+}
+
 // Batches shows how turns of these kinds are split: p is prompt, s slow, n
 // without a connection.
 func Batches(kinds string, begins bool) string {

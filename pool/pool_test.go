@@ -140,6 +140,20 @@ func TestScrapeBatches(t *testing.T) {
 	}
 }
 
+// Members of a batch are not held up by one that hangs: each is read when its
+// answer comes, the last one however long it takes.
+func TestBatchIsReadAsAnswersCome(t *testing.T) {
+	p := newPool(t, config.Pool{}, pool.Options{}, "a:1", "b:1", "c:1", "d:1")
+	looks := map[string]int{}
+	order := p.BatchOrder(func(m *pool.Member) bool {
+		looks[m.Address()]++
+		return m.Address() != "a:1" && looks[m.Address()] > map[string]int{"c:1": 1}[m.Address()]
+	})
+	if got := strings.Join(order, ", "); got != "begin a:1, begin b:1, begin c:1, begin d:1, b:1, d:1, c:1, a:1" {
+		t.Error(got)
+	}
+}
+
 func TestScrapeIntervalStretchesWithThePool(t *testing.T) {
 	var addrs []string
 	for i := range 400 {

@@ -17,13 +17,17 @@ import (
 //
 // The one goroutine wakes at most eight times per interval, so that many
 // members do not mean many timers, and hands what is due to workers in batches:
-// a worker begins all jobs of a batch before it does the first.
+// a worker begins all jobs of a batch before it does the first, and does them as
+// their answers come.
 type rota struct {
 	pool     *Pool
 	interval func() time.Duration
 	workers  int // at most
 	// begin starts a turn whose answer will take a while; nil: nothing to start.
 	begin func(ctx context.Context, t *turn)
+	// ready waits until the answer comes, for some time at most, and says
+	// whether it does; it goes with begin.
+	ready func(t *turn, wait time.Duration) bool
 	// job does one turn and returns when the next one is due.
 	job func(ctx context.Context, t *turn, w *worker) time.Duration
 
@@ -40,9 +44,11 @@ type turn struct {
 	due    time.Time // under rota.mu
 	gone   bool      // under rota.mu
 
-	conn     clientConn // nil: none
-	failures int        // in a row
-	slow     bool       // others should not wait for it
+	conn     clientConn    // nil: none
+	failures int           // in a row
+	slow     bool          // others should not wait for it
+	shared   bool          // others wait in the same batch
+	waited   time.Duration // from begin to the job, if others came before it
 	scanner  *scanner
 }
 
@@ -105,8 +111,12 @@ func (r *rota) run(ctx context.Context) {
 	}
 }
 
-// maxBatch bounds how many answers a worker waits for, one after the other.
+// maxBatch bounds how many answers a worker waits for at once.
 const maxBatch = 16
+
+// batchLook is how long a worker waits for one answer before it looks for the
+// next, while several are under way.
+const batchLook = 2 * time.Millisecond
 
 // batches splits what is due among workers. Where a job has a beginning, those
 // that answer at once go together; a slow one goes alone, so that no other
@@ -138,24 +148,40 @@ func (r *rota) work(ctx context.Context, jobs <-chan []*turn, batch []*turn) {
 	for ok := true; ok; batch, ok = <-jobs {
 		if r.begin != nil && ctx.Err() == nil {
 			for _, t := range batch {
+				t.shared, t.waited = len(batch) > 1, 0
 				r.begin(ctx, t)
 			}
 		}
-		for _, t := range batch {
-			var delay time.Duration
-			if ctx.Err() == nil {
-				delay = r.job(ctx, t, w)
+		began := time.Now()
+		for len(batch) > 0 {
+			late := batch[:0]
+			for _, t := range batch {
+				if r.ready != nil && len(batch) > 1 && ctx.Err() == nil && !r.ready(t, batchLook) {
+					t.waited = time.Since(began)
+					late = append(late, t)
+					continue
+				}
+				r.do(ctx, t, w)
 			}
-			r.mu.Lock()
-			if t.gone {
-				t.closeConn()
-			} else {
-				t.due = time.Now().Add(jitter(delay))
-				heap.Push(&r.queue, t)
-			}
-			r.mu.Unlock()
+			batch = late
 		}
 	}
+}
+
+// do does the job of t and puts it back.
+func (r *rota) do(ctx context.Context, t *turn, w *worker) {
+	var delay time.Duration
+	if ctx.Err() == nil {
+		delay = r.job(ctx, t, w)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.gone {
+		t.closeConn()
+		return
+	}
+	t.due = time.Now().Add(jitter(delay))
+	heap.Push(&r.queue, t)
 }
 
 // collect takes out the turns that are due and says how long to wait.

@@ -21,6 +21,8 @@ const (
 	// slowestHung is the same for a server that let the time out pass: each
 	// attempt holds a worker for so long.
 	slowestHung = 8 * time.Second
+	// slowPart is the part of the interval after which an answer is slow.
+	slowPart = 4
 	// keepPage is how much memory a worker keeps between pages at least.
 	keepPage = 256 << 10
 )
@@ -81,15 +83,16 @@ func (p *Pool) scrape() {
 		}
 		began := time.Now()
 		fault, err := p.scrapeOne(ctx, dial, cfg.Metrics, t, w)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || err == errLost {
 			return 0
 		}
-		took := time.Since(began)
-		t.slow = fault != "" || took > cfg.Metrics.Interval.D()/4
+		took := time.Since(began) + t.waited
+		t.slow = fault != "" || took > cfg.Metrics.Interval.D()/slowPart
 		p.opts.Metrics.scraped(p.name, fault, took)
 		return p.scrapedNext(t, fault, err)
 	}
 	r.begin = func(ctx context.Context, t *turn) { dial.begin(ctx, t, cfg.Metrics.Timeout.D()) }
+	r.ready = dial.ready
 	p.run(scraping, r.run)
 }
 

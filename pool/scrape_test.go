@@ -240,6 +240,33 @@ func TestServerThatClosesIdleConnections(t *testing.T) {
 	}
 }
 
+// Where the members of a batch have lost their connections, each gets a new one
+// in a turn of its own: a dial may take its whole time.
+func TestConnectionsLostInABatch(t *testing.T) {
+	var addrs []string
+	var engines []*engine
+	for range 8 {
+		e := newEngine(t, nil, func(s *httptest.Server) {
+			s.Config.IdleTimeout = time.Millisecond
+			s.Start()
+		})
+		e.vllm(1, 1)
+		engines, addrs = append(engines, e), append(addrs, e.address())
+	}
+	p := newPool(t, config.Pool{}, pool.Options{}, addrs...)
+	if !pool.AskInBatch(t.Context(), p.Lookup(addrs[0])) || engines[0].conns.Load() > 0 {
+		t.Error("others had to wait for a dial")
+	}
+	q := newPool(t, config.Pool{Metrics: config.Metrics{Interval: 10 * ms, Timeout: 20 * config.Duration(time.Second)}}, pool.Options{}, addrs...)
+	q.Start(t.Context())
+	for i, e := range engines {
+		eventually(t, "ten pages", func() bool { return e.served.Load() > 10 })
+		if s := q.Status().Members[i]; s.ScrapeResult != "" {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
 // A server that goes away and comes back: out at the refused dial of the
 // scraper, no client needed; back at the first accepted one; a new epoch.
 func TestRestartedServerComesBackByItself(t *testing.T) {

@@ -111,7 +111,7 @@ func TestInformationalAnswersWithoutEnd(t *testing.T) {
 		cancel()
 	}
 	got := r.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello))
-	if strings.Contains(got, "103") { // RFC 9110 §15.2
+	if strings.Contains(got, " 103 ") { // RFC 9110 §15.2
 		t.Errorf("a 1xx went to an HTTP/1.0 client: %q", got)
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()

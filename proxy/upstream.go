@@ -39,7 +39,7 @@ const (
 	// lost.
 	idleUpstream = 4 * time.Second
 	dialCeiling  = 30 * time.Second // a dial ends even when nobody waits for it any more
-	maxIdle      = 16384            // of a pool's members together
+	maxIdle      = 16384            // of a pool's members together; HTTP/1.1 in the clear: of one member
 	maxAnswer    = 256 << 10        // bytes of an answer's headers
 )
 

@@ -83,8 +83,7 @@ func (b *Body) dropEarly() (dirty bool) {
 		return false
 	}
 	dirty = b.early.Buffered() > 0
-	b.early.Reset(nil)
-	readers.Put(b.early)
+	dropReader(b.early)
 	b.early = nil
 	return dirty
 }

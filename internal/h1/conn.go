@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -30,6 +31,8 @@ type Conn struct {
 	ended  func() error    // of the context of the exchange
 	stop   func() bool     // of the interruption by it
 	timed  bool            // a read deadline may be set
+	until  time.Time       // the deadline that Send set; zero: none
+	begun  *bufio.Reader   // holds the beginning of an answer that Await has seen
 	upload chan error      // of a body that is sent beside the reading; nil: all is sent
 	failed bool            // the request was not sent whole
 }
@@ -69,6 +72,10 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 	if trace == nil {
 		trace = &httptrace.ClientTrace{}
 	}
+	if !c.until.IsZero() {
+		c.until = time.Time{}
+		c.tcp.SetDeadline(c.until)
+	}
 	c.begin(ctx)
 	var refused error
 	if req.ContentLength >= 0 && req.ContentLength <= inlineBody {
@@ -94,14 +101,19 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// Send and Receive are RoundTrip in two steps, for a caller who asks on many
+// Send, Await and Receive are RoundTrip in steps, for a caller who asks on many
 // connections and then reads from one after the other. request is what to send,
 // its head and body; it is not kept. Until the answer is read the deadline ends
-// the exchange, and so does the end of ctx.
+// the exchange, and so does the end of ctx. A connection that was closed
+// meanwhile, or on which the server spoke unasked, is not written to.
 func (c *Conn) Send(ctx context.Context, deadline time.Time, request []byte) error {
 	c.begin(ctx)
+	c.until = deadline
 	c.tcp.SetDeadline(deadline)
 	err := ctx.Err() // after the deadline was set, which may have undone the interruption
+	if err == nil {
+		err = c.unasked()
+	}
 	if err == nil {
 		_, err = c.tcp.Write(request)
 	}
@@ -111,13 +123,49 @@ func (c *Conn) Send(ctx context.Context, deadline time.Time, request []byte) err
 	return nil
 }
 
-// Receive waits for the answer to what was sent; req tells its method.
-func (c *Conn) Receive(req *http.Request) (*http.Response, error) {
-	res, err := c.receive(req, &httptrace.ClientTrace{})
-	if err != nil {
-		return nil, c.broken(err)
+// Await waits for the answer to begin, for d at most. It says no if Receive
+// would still have to wait for that.
+func (c *Conn) Await(d time.Duration) bool {
+	if c.begun != nil {
+		return true
 	}
-	return res, nil
+	now := time.Now()
+	look := now.Add(d)
+	if c.until.Before(look) && now.Before(c.until) {
+		look = c.until
+	}
+	c.tcp.SetReadDeadline(look)
+	if c.ended() != nil {
+		return true // Receive tells
+	}
+	r := c.reader()
+	_, err := r.Peek(1)
+	// Receive asks whether the context has ended: this may undo the interruption.
+	c.tcp.SetReadDeadline(c.until)
+	if err == nil {
+		c.begun = r
+		return true
+	}
+	dropReader(r)
+	return !errors.Is(err, os.ErrDeadlineExceeded) || !look.Before(c.until)
+}
+
+// Receive waits for the answer to what was sent; req tells its method. An
+// answer that Await has seen begin, and that the caller comes late to read, has
+// rest for what is left of it even if the deadline has passed.
+func (c *Conn) Receive(req *http.Request, rest time.Duration) (*http.Response, error) {
+	if by := time.Now().Add(rest); c.begun != nil && by.After(c.until) {
+		c.until = by
+		c.tcp.SetReadDeadline(by)
+	}
+	err := c.ended()
+	if err == nil {
+		var res *http.Response
+		if res, err = c.receive(req, &httptrace.ClientTrace{}); err == nil {
+			return res, nil
+		}
+	}
+	return nil, c.broken(err)
 }
 
 // Idle says that the last exchange is over and another may follow.
@@ -141,13 +189,13 @@ func (c *Conn) broken(err error) error {
 // receive reads the head of the answer. After an error the connection must be
 // closed.
 func (c *Conn) receive(req *http.Request, trace *httptrace.ClientTrace) (*http.Response, error) {
-	r := readers.Get().(*bufio.Reader)
-	c.head = limited{r: c.tcp, left: c.header}
-	r.Reset(&c.head)
+	r := c.begun
+	if c.begun = nil; r == nil {
+		r = c.reader()
+	}
 	res, err := readHead(r, req, trace)
 	if err != nil {
-		r.Reset(nil)
-		readers.Put(r)
+		dropReader(r)
 		return nil, err
 	}
 	c.head.left = 1<<63 - 1
@@ -155,10 +203,26 @@ func (c *Conn) receive(req *http.Request, trace *httptrace.ClientTrace) (*http.R
 	return res, nil
 }
 
+// reader is memory to read a head into.
+func (c *Conn) reader() *bufio.Reader {
+	r := readers.Get().(*bufio.Reader)
+	c.head = limited{r: c.tcp, left: c.header}
+	r.Reset(&c.head)
+	return r
+}
+
+func dropReader(r *bufio.Reader) {
+	r.Reset(nil)
+	readers.Put(r)
+}
+
 // send writes the request. It closes its body.
 func (c *Conn) send(req *http.Request, trace *httptrace.ClientTrace) error {
 	w := writers.Get().(*bufio.Writer)
 	w.Reset(c.tcp)
+	if trace.WroteRequest != nil {
+		req = req.WithContext(context.Background()) // or Write would call it too, before the end
+	}
 	err := req.Write(w)
 	if err == nil {
 		err = w.Flush()
@@ -257,6 +321,8 @@ func (c *Conn) Close() error {
 	}
 	return err
 }
+
+var errUnasked = errors.New("h1: the server spoke unasked")
 
 var errHeader = errors.New("h1: the headers of the answer are too large")
 

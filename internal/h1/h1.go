@@ -77,7 +77,7 @@ func (t *Transport) connection(ctx context.Context, address string) (c *Conn, re
 		if c == nil {
 			break
 		}
-		if c.quiet() {
+		if c.unasked() == nil {
 			return c, true, nil
 		}
 		c.Close()
@@ -148,7 +148,10 @@ func (t *Transport) closeExpired() {
 			oldest = list[0].since
 		}
 	}
-	t.sweep = nil
+	if t.sweep != nil {
+		t.sweep.Stop() // another one, if CloseIdleConnections came in between
+		t.sweep = nil
+	}
 	if len(t.idle) > 0 {
 		// Not at once for each of many: a sixteenth of the time together.
 		wait := max(t.IdleTimeout-now.Sub(oldest), t.IdleTimeout/16, time.Millisecond)

@@ -316,6 +316,33 @@ func TestLargeUpload(t *testing.T) {
 	}
 }
 
+// WroteRequest is called once, and with success only when all was written.
+func TestWroteRequest(t *testing.T) {
+	for _, size := range []int{0, 100, 100 << 10} {
+		address, _ := server(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
+		for _, open := range []bool{true, false} {
+			calls := make(chan error, 4)
+			tcp, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !open {
+				tcp.Close()
+			}
+			trace := &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { calls <- i.Err }}
+			c := h1.NewConn(tcp, 64<<10)
+			res, err := c.RoundTrip(request(t, httptrace.WithClientTrace(t.Context(), trace), address, strings.Repeat("x", size)))
+			if err == nil {
+				res.Body.Close()
+			}
+			if first := <-calls; len(calls) > 0 || (first == nil) != open || (err == nil) != open {
+				t.Errorf("%d bytes, open %v: told %v and %d times more, result %v", size, open, first, len(calls), err)
+			}
+			c.Close()
+		}
+	}
+}
+
 // Ending the context ends the exchange at every point.
 func TestContext(t *testing.T) {
 	silent := func(c net.Conn, r *bufio.Reader) { <-t.Context().Done() }
@@ -361,6 +388,40 @@ func TestContext(t *testing.T) {
 			}
 			cancel()
 		}
+	}
+}
+
+// Ending the context ends a stream although its server is always ahead of the
+// reader, which then never waits.
+func TestContextEndsAFastStream(t *testing.T) {
+	const size = 32 << 10 // fits into the buffers of a connection
+	written := make(chan bool)
+	address, _ := server(t, func(c net.Conn, r *bufio.Reader) {
+		http.ReadRequest(r)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("x", size))
+		close(written)
+		<-t.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	res, err := transport(t).RoundTrip(request(t, ctx, address, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	<-written
+	read, after := 0, 0
+	err = res.Body.(*h1.Body).Each(make([]byte, 1<<10), func(p []byte) error {
+		if read += len(p); ctx.Err() != nil {
+			after++
+		}
+		if read > 8<<10 { // past what came with the head
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || after > 0 {
+		t.Errorf("%d pieces after the end of the context, then %v", after, err)
 	}
 }
 

@@ -9,5 +9,5 @@ const canPoll = false
 
 func (b *Body) poll([]byte, func([]byte) error) error { panic("h1: no poller") }
 
-// quiet cannot be known: a request on a closed connection fails unanswered.
-func (c *Conn) quiet() bool { return true }
+// unasked cannot be known: a request on a closed connection fails unanswered.
+func (c *Conn) unasked() error { return nil }

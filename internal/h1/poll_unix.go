@@ -56,13 +56,17 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 				return true
 			case drained:
 				return false
+			case c.ended() != nil: // only waiting is interrupted, and a fast server leaves nothing to wait for
+				return true
 			}
 		}
 	}
 	for b.err == nil && failed == nil {
-		next := time.Time{} // after a look that found nothing the end has a report of its own
+		next := c.until // after a look that found nothing the end has a report of its own
 		if armed = came; armed {
-			next = time.Now().Add(lookAgain)
+			if look := time.Now().Add(lookAgain); next.IsZero() || look.Before(next) {
+				next = look
+			}
 		}
 		came, c.timed = false, true
 		c.tcp.SetReadDeadline(next)
@@ -70,7 +74,7 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 		if err == nil {
 			err = c.raw.Read(read)
 		}
-		if err != nil && end == nil && (!errors.Is(err, os.ErrDeadlineExceeded) || c.ended() != nil) {
+		if err != nil && end == nil && (!errors.Is(err, os.ErrDeadlineExceeded) || c.ended() != nil || c.late()) {
 			_, end = b.strip(nil, err)
 		}
 		if end != nil {
@@ -80,17 +84,31 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 	return failed
 }
 
-// quiet says that an idle connection is open and has nothing to say.
-func (c *Conn) quiet() bool {
+// late says that the deadline of the exchange has passed.
+func (c *Conn) late() bool { return !c.until.IsZero() && !time.Now().Before(c.until) }
+
+// unasked is nil if the connection is open and has nothing to say.
+func (c *Conn) unasked() error {
 	if c.raw == nil {
-		return true
+		return nil
 	}
-	ok := false
+	var said error
 	err := c.raw.Read(func(fd uintptr) bool {
 		var one [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		ok = err == syscall.EAGAIN
+		n, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		switch {
+		case err == syscall.EAGAIN:
+		case err != nil:
+			said = err
+		case n == 0:
+			said = io.EOF
+		default:
+			said = errUnasked
+		}
 		return true
 	})
-	return err == nil && ok
+	if err != nil {
+		return err
+	}
+	return said
 }

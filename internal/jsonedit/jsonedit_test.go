@@ -227,8 +227,6 @@ func TestNaturals(t *testing.T) {
 	}
 }
 
-// FuzzScan holds the scanner against encoding/json, which accepts more in two
-// points only: bytes that are not UTF-8, and unpaired surrogates.
 // FuzzNaturals holds the list of numbers against encoding/json, and what is
 // appended against what was written.
 func FuzzNaturals(f *testing.F) {
@@ -274,6 +272,8 @@ func FuzzNaturals(f *testing.F) {
 	})
 }
 
+// FuzzScan holds the scanner against encoding/json, which accepts more in two
+// points only: bytes that are not UTF-8, and unpaired surrogates.
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		`{"a":[1,-2.5e+3,true,false,null,"x\n\u00e9\ud83d\ude00"]}`, `[]`, ` {} `, `"\ud800"`, "\"\xff\"", `{"a":1,"a":2}`,
