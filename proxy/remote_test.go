@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/extproc/extproctest"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // The gateway in front of scripted servers and a scripted picker.
@@ -106,7 +104,7 @@ func TestRemotePickers(t *testing.T) {
 	big := strings.Repeat("word ", 40_000) // 200 KB: several messages
 	bigBody := `{"model":"m","messages":[{"role":"user","content":"` + big + `"}]}`
 	second := func(e []string) string { return e[1] }
-	broken := status.Error(codes.Internal, "the picker's own fault")
+	broken := extproctest.Fault("the picker's own fault")
 	for _, c := range []struct {
 		name   string
 		script func(e []string) extproctest.Script

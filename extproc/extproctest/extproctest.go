@@ -22,7 +22,9 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -541,3 +543,6 @@ func BreaksAfterHeaders(list string, err error) Script {
 		return err
 	}
 }
+
+// Fault is an error of the picker's own (gRPC INTERNAL).
+func Fault(text string) error { return status.Error(codes.Internal, text) }
