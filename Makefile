@@ -40,8 +40,14 @@ demo: build ## run four simulated servers behind a gateway and compare pickers (
 .PHONY: test
 test: test-go test-sdk ## run every test: Go with the race detector, end to end, real clients
 
+# Some tests run a real Envoy. Without it (no network, first run) they say so
+# and leave it out; in CI they fail.
+.PHONY: envoy
+envoy:
+	@e2e/envoy/install.sh >/dev/null || echo "*** Envoy could not be had: THE TESTS WITH IT DO NOT RUN ***" >&2
+
 .PHONY: test-go
-test-go: race-prerequisites ## run the Go tests with the race detector
+test-go: race-prerequisites envoy ## run the Go tests with the race detector
 	go test -race -timeout $(TESTTIMEOUT) $(PKG)
 
 .PHONY: test-sdk
@@ -96,6 +102,10 @@ bench: bench-go bench-system ## run every benchmark
 .PHONY: bench-system
 bench-system: build ## measure whole processes beside a ReverseProxy, and nginx if installed: CPU per request and chunk, 9,000 streams, scraping
 	bin/penstock bench system $(CHECK)
+
+.PHONY: bench-peers-epp
+bench-peers-epp: build ## compare the picker in process, in another process and behind a real Envoy
+	ENVOY="$$(e2e/envoy/install.sh)" bin/penstock bench peers $(ARGS)
 
 .PHONY: bench-go
 bench-go: prerequisites ## run the Go benchmarks (BENCH=regexp PKG=./epp/ COUNT=6 for benchstat)
