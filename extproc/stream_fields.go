@@ -148,16 +148,14 @@ func (m *mutation) apply(e epp.HeaderEdits) {
 func (m *mutation) set(name, value string) { m.add(name, value, false) }
 
 func (m *mutation) add(name, value string, appends bool) {
-	name = strings.ToLower(name)
-	if !ofHop(name) && httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(value) {
-		m.put(name, value, appends)
+	if refusal(name) == "" && httpguts.ValidHeaderFieldValue(value) {
+		m.put(strings.ToLower(name), value, appends)
 	}
 }
 
 func (m *mutation) remove(name string) {
-	name = strings.ToLower(name)
-	if !ofHop(name) && httpguts.ValidHeaderFieldName(name) {
-		m.edits.RemoveHeaders = append(m.edits.RemoveHeaders, name)
+	if refusal(name) == "" {
+		m.edits.RemoveHeaders = append(m.edits.RemoveHeaders, strings.ToLower(name))
 	}
 }
 
@@ -184,17 +182,6 @@ func (m *mutation) put(name, value string, appends bool) {
 		o.option.AppendAction = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
 	}
 	m.edits.SetHeaders = append(m.edits.SetHeaders, &o.option)
-}
-
-// ofHop says which headers are not set by a picker: pseudo headers, those of
-// one hop (RFC 9110 §7.6.1), and what frames a message. name is in lower case.
-func ofHop(name string) bool {
-	switch name {
-	case "", "host", "content-length", "connection", "proxy-connection", "keep-alive", "proxy-authenticate",
-		"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings":
-		return true
-	}
-	return name[0] == ':'
 }
 
 // streamedMessage is a chunk of a body with all that is around it, one
