@@ -210,7 +210,8 @@ func (x *stream) left(err error) error {
 	case x.answered == ended:
 		x.outcome = outcomeCompleted
 	case x.answered == opened && x.answerMode == modeNone:
-		x.outcome = outcomeCompleted // nobody will say when its body has passed
+		x.outcome = outcomeCompleted // nobody says when its body has passed
+		x.settle(x.fault())
 	case errors.Is(err, io.EOF) && x.picked():
 		x.outcome = outcomePicked // the gateway does without a response phase
 	case errors.Is(err, io.EOF) && x.asked != waiting:

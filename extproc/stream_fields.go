@@ -54,23 +54,23 @@ func (f *fields) path() string {
 const fieldOverhead = 32
 
 // readFields reads headers as a gateway sends them: names in any case, values
-// raw or as text. More than limit bytes are not read, and fits is false.
+// raw or as text. Of more than limit bytes only pseudo headers and the request's
+// id are read, and fits is false.
 func readFields(m *corev3.HeaderMap, limit int) (f fields, fits bool) {
 	list := m.GetHeaders()
 	size := 0
 	for _, h := range list {
 		size += len(h.GetKey()) + max(len(h.GetRawValue()), len(h.GetValue())) + fieldOverhead
 	}
+	fits = size <= limit
 	f.header = make(http.Header, min(len(list), 64))
-	if size > limit {
-		return f, false
-	}
-	values := make([]string, len(list))
+	values := make([]string, min(len(list), limit/fieldOverhead))
 	for _, h := range list {
-		name, value := h.GetKey(), valueOf(h)
-		if name == "" {
+		name := h.GetKey()
+		if name == "" || !fits && name[0] != ':' && !strings.EqualFold(name, "x-request-id") {
 			continue
 		}
+		value := valueOf(h)
 		if name[0] == ':' {
 			f.pseudo(strings.ToLower(name), value)
 			continue
@@ -79,7 +79,7 @@ func readFields(m *corev3.HeaderMap, limit int) (f fields, fits bool) {
 		if name == "Status" { // a gateway's name for :status
 			f.pseudo(":status", value)
 		}
-		if old := f.header[name]; old != nil {
+		if old := f.header[name]; old != nil || len(values) == 0 {
 			f.header[name] = append(old, value)
 			continue
 		}
@@ -87,7 +87,7 @@ func readFields(m *corev3.HeaderMap, limit int) (f fields, fits bool) {
 		f.header[name], values = values[:1:1], values[1:]
 	}
 	f.authority = cmp.Or(f.authority, f.get("Host"))
-	return f, true
+	return f, fits
 }
 
 func (f *fields) pseudo(name, value string) {
