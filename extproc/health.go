@@ -79,9 +79,14 @@ func (h *health) ready() bool {
 	return had
 }
 
-// everListed says that a source of members has answered, if only with none.
+// everListed says that the pool was told its members, if only that there are
+// none.
 func everListed(p *pool.Pool) bool {
-	return p.Snapshot().Version > 0 || p.Status().Discovery.OK
+	if p.Snapshot().Version > 0 {
+		return true
+	}
+	d := p.Status().Discovery
+	return d.OK && d.Source != "none"
 }
 
 // Check answers one probe.

@@ -87,7 +87,8 @@ func (ls *Listeners) Prepare(cfg *config.Config, backends map[string]Backend) (*
 		k := slices.IndexFunc(free, func(l *listener) bool { return l.keeps(lc, cfg.Limits) })
 		var l *listener
 		if k >= 0 {
-			l, free = free[k], slices.Delete(free, k, k+1)
+			l = free[k]
+			free = slices.Delete(free, k, k+1)
 		} else {
 			var err error
 			if l, err = ls.open(lc, cfg.Limits, r); err != nil {

@@ -128,7 +128,10 @@ func (s *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) (err error
 		r.counts.end(x.outcome)
 		s.open.Add(-1)
 	}()
-	return x.serve()
+	if err = x.serve(); err == errAnswered {
+		err = nil
+	}
+	return err
 }
 
 // serve is the loop of a stream.
@@ -141,9 +144,7 @@ func (x *stream) serve() error {
 		case err != nil:
 			return x.left(err)
 		}
-		if err := x.receive(m); err == errAnswered {
-			return nil
-		} else if err != nil {
+		if err := x.receive(m); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,9 @@ func TestTranscripts(t *testing.T) {
 }
 
 // unmade takes the ids out that the server made.
-func unmade(s string) string { return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "MADE") }
+func unmade(s string) string {
+	return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "MADE")
+}
 
 func flagged(t *testing.T, c *golden.Case) *scripted {
 	pick := c.Flag("pick")
@@ -128,7 +130,7 @@ func flagged(t *testing.T, c *golden.Case) *scripted {
 	}}
 }
 
-func parseMessage(t *testing.T, line string) *extprocv3.ProcessingRequest {
+func parseMessage(t testing.TB, line string) *extprocv3.ProcessingRequest {
 	t.Helper()
 	kind, rest, _ := strings.Cut(line, " ")
 	options := ""
@@ -214,7 +216,7 @@ func parseMessage(t *testing.T, line string) *extprocv3.ProcessingRequest {
 	return m
 }
 
-func setMetadata(t *testing.T, m *extprocv3.ProcessingRequest, namespace, key, value string) {
+func setMetadata(t testing.TB, m *extprocv3.ProcessingRequest, namespace, key, value string) {
 	t.Helper()
 	v := &structpb.Value{}
 	if err := protojson.Unmarshal([]byte(value), v); err != nil {
@@ -226,7 +228,7 @@ func setMetadata(t *testing.T, m *extprocv3.ProcessingRequest, namespace, key, v
 	m.MetadataContext.FilterMetadata[namespace] = &structpb.Struct{Fields: map[string]*structpb.Value{key: v}}
 }
 
-func number(t *testing.T, s string) int {
+func number(t testing.TB, s string) int {
 	t.Helper()
 	n, err := strconv.Atoi(s)
 	if err != nil {
