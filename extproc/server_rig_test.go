@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -196,4 +198,9 @@ type failing struct{ t testing.TB }
 func (f failing) Write(line []byte) (int, error) {
 	f.t.Errorf("logged: %s", line)
 	return len(line), nil
+}
+
+func servedBy(endpoint string) *corev3.Metadata {
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": {Fields: map[string]*structpb.Value{
+		"x-gateway-destination-endpoint-served": structpb.NewStringValue(endpoint)}}}}
 }
