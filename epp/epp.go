@@ -106,6 +106,19 @@ type Denial struct {
 	Detail string // per candidate, who refused and why
 }
 
+// Error is the refusal in the client's dialect; reason is the result's. What
+// Detail says of the members is not in it.
+func (d *Denial) Error(reason string) *llm.Error {
+	e := &llm.Error{
+		Status: d.Status, Type: "server_error", Code: reason, Header: d.Header,
+		Message: "the endpoint picker refused the request: " + reason,
+	}
+	if d.Status == http.StatusTooManyRequests {
+		e.Type = "rate_limit_error"
+	}
+	return e
+}
+
 // Eviction is why a request was withdrawn: a refusal that came late.
 type Eviction struct{ Denial *Denial }
 

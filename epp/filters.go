@@ -5,6 +5,7 @@ package epp
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,7 @@ const (
 	whyCold            // a: match, b: threshold
 	whyLoad            // s: count, a: value, b: bound; full
 	whyUtilise         // s: metric, a: value, b: bound; full
+	whyTest            // s: header
 )
 
 // full says that the candidate was refused for its load, not for what it is.
@@ -52,6 +54,8 @@ func (w why) String() string {
 		return "not in the subset asked for"
 	case whyTried:
 		return "failed this request already"
+	case whyTest:
+		return "not named in " + w.s
 	case whyRole:
 		if w.s == "" {
 			return "has no role"
@@ -296,4 +300,32 @@ func prefixAffinity(threshold, explore, penalty, peak float64) filter {
 			return why{}
 		})
 	}
+}
+
+// headerTestEndpoints names the endpoints that a test allows, ip or ip:port,
+// separated by commas (conformance suite of the Gateway API Inference
+// Extension).
+const headerTestEndpoints = "Test-Epp-Endpoint-Selection"
+
+// testEndpoints keeps the members that a test's header names; a request without
+// it keeps all. The header is the client's: the filter is for tests alone.
+func testEndpoints(v *view, name string) {
+	lines := v.r.Header[headerTestEndpoints]
+	if len(lines) == 0 {
+		return
+	}
+	var named []string
+	for _, line := range lines {
+		for part := range strings.SplitSeq(line, ",") {
+			named = append(named, strings.TrimSpace(part))
+		}
+	}
+	v.keep(name, false, func(c *candidate) why {
+		address := c.t.address
+		host, _, _ := net.SplitHostPort(address)
+		if slices.Contains(named, address) || slices.Contains(named, host) || slices.Contains(named, "["+host+"]") {
+			return why{}
+		}
+		return why{code: whyTest, s: strings.ToLower(headerTestEndpoints)}
+	})
 }

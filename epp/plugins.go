@@ -31,6 +31,7 @@ type built struct {
 	picker   *picker
 	session  *sessionParams
 	index    *indexParams
+	served   bool
 	produced []producerRef
 	notes    []string
 }
@@ -91,6 +92,8 @@ func pluginTable() map[string]plugin {
 			b.filter = prefixAffinity(threshold, explore, penalty, peak)
 		}},
 
+		"header-based-testing-filter": fixed(testEndpoints),
+
 		// Scorers.
 		"queue-scorer":                 score(queueScorer()),
 		"running-requests-size-scorer": score(runningScorer()),
@@ -133,6 +136,9 @@ func pluginTable() map[string]plugin {
 		"weighted-random-picker": pick(weightedRandom),
 		"random-picker":          pick(uniform),
 		"round-robin-picker":     pick(roundRobin),
+
+		// For the conformance suite of the extension.
+		"destination-endpoint-served-verifier": {build: func(_ *params, b *built) { b.served = true }},
 
 		// What the gateway does in any case.
 		"single-profile-handler": inert(),

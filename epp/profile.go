@@ -21,6 +21,7 @@ type Profile struct {
 	picker  picker
 	session *sessionParams // nil: no session affinity
 	index   indexParams
+	served  bool // see TellsServed
 	notes   []string
 }
 
@@ -53,6 +54,12 @@ func (p *Profile) Name() string { return p.name }
 // Notes are remarks for the operator: what the configuration says and this
 // scheduler takes from elsewhere or has no use for.
 func (p *Profile) Notes() []string { return slices.Clone(p.notes) }
+
+// TellsServed says that answers name the endpoint that served them, as the
+// gateway in front reported it: destination-endpoint-served-verifier, which the
+// conformance suite of the Gateway API Inference Extension asks for. Only a
+// picker that other gateways ask can do it.
+func (p *Profile) TellsServed() bool { return p.served }
 
 // maxScorers bounds the columns of a profile.
 const maxScorers = 16
@@ -367,6 +374,7 @@ func (c *compiler) producers() *config.Problem {
 		if b.index != nil {
 			c.profile.index = *b.index
 		}
+		c.profile.served = c.profile.served || b.served
 		for _, ref := range b.produced {
 			k, declared := c.byName[ref.name]
 			if ref.name == ref.kind || declared && c.built[k].kind == ref.kind {

@@ -104,3 +104,13 @@ func FuzzCompile(f *testing.F) {
 		}
 	})
 }
+
+func TestTellsServed(t *testing.T) {
+	if builtin(t, "default").TellsServed() {
+		t.Error("the default profile tells who served")
+	}
+	profile, err := epp.Compile(&config.EndpointPickerConfig{Plugins: []config.Plugin{{Type: "destination-endpoint-served-verifier"}, {Type: "random-picker"}}})
+	if err != nil || !profile.TellsServed() {
+		t.Errorf("%v, %v", profile, err)
+	}
+}

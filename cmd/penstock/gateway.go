@@ -34,6 +34,7 @@ type gateway struct {
 	started time.Time
 	reg     *prometheus.Registry
 	proxy   *proxy.Server
+	pickers *extproc.Listeners // where other gateways ask
 
 	poolMetrics   *pool.Instruments
 	pickMetrics   *epp.Instruments
@@ -121,6 +122,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		Help: "Always 1; the labels say what runs.", ConstLabels: prometheus.Labels{"version": thisBuild().Version, "goversion": thisBuild().Go}})
 	build.Set(1)
 	reg.MustRegister(g.reloads, g.reloadOK, g.reloadTime, build)
+	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg)})
 	g.proxy = proxy.New(proxy.Options{
 		Log: log, Metrics: proxy.NewInstruments(reg), Picks: g.pickMetrics,
 		Records: func(r *usage.Record) { g.records.Load().Emit(r) },
@@ -196,6 +198,13 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	}
 	undo = append(undo, change.Abort)
 	commits = append(commits, change.Commit)
+
+	asked, err := g.pickers.Prepare(cfg, pickerBackends(next))
+	if err != nil {
+		return err
+	}
+	undo = append(undo, asked.Abort)
+	commits = append(commits, asked.Commit)
 
 	old := g.cfg.Load()
 	if old == nil || old.Records != cfg.Records {
@@ -363,7 +372,12 @@ func (g *gateway) pooled(name string) *pooled {
 // close drains the data plane within ctx and ends everything else. It returns
 // how many streams were cut.
 func (g *gateway) close(ctx context.Context) int {
+	var pickersCut int
+	var draining sync.WaitGroup
+	draining.Go(func() { pickersCut = g.pickers.Drain(ctx) })
 	cut := g.proxy.Drain(ctx)
+	draining.Wait()
+	cut += pickersCut
 	g.applying.Lock()
 	defer g.applying.Unlock()
 	g.mu.Lock()

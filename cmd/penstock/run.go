@@ -32,23 +32,23 @@ and then exits; a second signal cuts the streams that are still open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return runGateway(ctx, stop, path)
+			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path) })
 		},
 	}
 	configFlag(cmd, &path)
 	return quiet(cmd)
 }
 
-// runGateway serves until ctx ends, then drains. release gives the signals
-// back.
-func runGateway(ctx context.Context, release func(), path string) error {
+// runGateway serves what load reads from the file at path until ctx ends, then
+// drains. release gives the signals back.
+func runGateway(ctx context.Context, release func(), path string, load func() (*config.Config, error)) error {
 	var level slog.LevelVar
 	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	again := make(chan string, 1)
 	go config.Watch(ctx, path, func() { offer(again, "file") }) // before the first look at it
-	cfg, err := loadConfig(path)
+	cfg, err := load()
 	if err != nil {
 		return err
 	}
@@ -59,6 +59,9 @@ func runGateway(ctx context.Context, release func(), path string) error {
 	}
 	for name, addr := range g.proxy.Addresses() {
 		log.Info("listening", "listener", name, "address", addr)
+	}
+	for _, a := range g.pickers.Addresses() {
+		log.Info("listening", "listener", "picker", "pool", a.Pool, "address", a.Address, "tls", a.TLS, "health", a.Health)
 	}
 	for _, side := range []struct {
 		what   string
@@ -77,7 +80,7 @@ func runGateway(ctx context.Context, release func(), path string) error {
 			}
 			offer(again, "SIGHUP")
 		case why := <-again:
-			next, err := loadConfig(path)
+			next, err := load()
 			if err = g.reload(next, err); err != nil {
 				logRefusal(log, why, err)
 			} else {
@@ -125,7 +128,7 @@ func shutdown(g *gateway, release func()) error {
 		case <-ctx.Done():
 		}
 	}()
-	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open(), "limit", span(limit))
+	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open()+g.pickers.Open(), "limit", span(limit))
 	start := time.Now()
 	cut := g.close(ctx)
 	took := time.Since(start)

@@ -63,6 +63,9 @@ func (g *gateway) readiness() admin.Readiness {
 			r.Ready, r.Reason = false, "listener "+l.Name+" is not up"
 		}
 	}
+	for _, a := range g.pickers.Addresses() {
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: "picker:" + a.Pool, Address: a.Address, TLS: a.TLS != "none", Up: true})
+	}
 	for _, p := range g.poolStatus() {
 		r.Pools = append(r.Pools, p.PoolSummary)
 	}

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Server is a server's identity in PEM files. They are looked at on a
+// handshake, at most once a second, and read again when they have changed; what
+// cannot be read changes nothing.
+type Server struct {
+	Cert, Key string
+	ClientCA  string      // set: a client certificate is required
+	Protocols []string    // by ALPN
+	Complain  func(error) // about files that cannot be read; nil: to nobody
+
+	mu     sync.Mutex
+	looked time.Time
+	stamp  string
+	conf   *tls.Config
+}
+
+// Config reads the files for the first time and returns a configuration that
+// follows them.
+func (s *Server) Config() (*tls.Config, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: s.Protocols,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current(), nil },
+	}, nil
+}
+
+// lookEvery bounds how often the files are looked at.
+const lookEvery = time.Second
+
+func (s *Server) current() *tls.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.looked) > lookEvery {
+		if err := s.load(); err != nil && s.Complain != nil {
+			s.Complain(err)
+		}
+	}
+	return s.conf
+}
+
+func (s *Server) load() error {
+	s.looked = time.Now()
+	stamp := Stamp(s.Cert, s.Key, s.ClientCA)
+	if stamp == s.stamp {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: s.Protocols}
+	if s.ClientCA != "" {
+		pem, err := os.ReadFile(s.ClientCA)
+		if err != nil {
+			return fmt.Errorf("tls: %w", err)
+		}
+		conf.ClientCAs = x509.NewCertPool()
+		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("tls: %s holds no PEM certificate", s.ClientCA)
+		}
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	s.conf, s.stamp = conf, stamp
+	return nil
+}
