@@ -161,8 +161,8 @@ pickers:
   - name: test
     config:
       plugins:
-        - type: utilization-detector
-          parameters: {queueDepthThreshold: 50}
+        - type: utilization-filter
+          parameters: {conditions: [{metric: waiting-queue, maxValue: 50}]}
         - type: expected-cost-scorer
         - type: max-score-picker
         - type: destination-endpoint-served-verifier
@@ -420,12 +420,23 @@ func TestPickerGone(t *testing.T) {
 			}
 			ways[1].picker.stop()
 			for _, w := range ways[1:] {
+				if w.name == "Envoy" && failOpen {
+					// Envoy does not keep what it has sent to a picker: in full duplex it
+					// fails open for requests without a body only.
+					res, err := client.Get(w.url + "/v1/models")
+					if err != nil {
+						t.Fatal(err)
+					}
+					res.Body.Close()
+					if res.StatusCode != 200 || res.Header.Get("X-Server") == "" {
+						t.Errorf("%s, no body: %d", w.name, res.StatusCode)
+					}
+					continue
+				}
 				for _, size := range []int{1, 20_000} {
 					body := chatOf("base", strings.Repeat("word ", size), false)
 					res, text := w.post(t, body)
 					if failOpen {
-						// Envoy holds what it has sent to a picker no more: with a body it
-						// can fail open only when the stream could not be had at all.
 						if want := fmt.Sprintf("%d %x", len(body), sha256.Sum256([]byte(body))); res.StatusCode != 200 || res.Header.Get("X-Body") != want {
 							t.Errorf("%s, %d words: %d %.100s", w.name, size, res.StatusCode, text)
 						}

@@ -67,7 +67,8 @@ func (c *clientCounters) mutation(m *extprocv3.HeaderMutation, sent http.Header)
 			c.mutationsRefused(refusedValue, 1)
 			continue
 		}
-		switch action, appends := set.GetAppendAction(), set.GetAppend().GetValue(); { //nolint:staticcheck // the old form is still sent
+		//lint:ignore SA1019 the old form is still sent
+		switch action, appends := set.GetAppendAction(), set.GetAppend().GetValue(); {
 		case action == corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD && appends:
 			edits.Set = append(edits.Set, epp.HeaderValue{Name: name, Value: value, Append: true})
 		case action == corev3.HeaderValueOption_ADD_IF_ABSENT && len(before) > 0,

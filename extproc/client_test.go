@@ -76,7 +76,8 @@ func TestMutations(t *testing.T) {
 	action := func(a corev3.HeaderValueOption_HeaderAppendAction) func(*option) {
 		return func(o *option) { o.AppendAction = a }
 	}
-	appends := func(o *option) { o.Append = wrapperspb.Bool(true) } //nolint:staticcheck // the old form is still sent
+	//lint:ignore SA1019 the old form is still sent
+	appends := func(o *option) { o.Append = wrapperspb.Bool(true) }
 	text := func(o *option) { o.Header.Value, o.Header.RawValue = string(o.Header.RawValue), nil }
 	both := func(o *option) { o.Header.Value = "other" }
 	value := func(name, v string) []epp.HeaderValue { return []epp.HeaderValue{{Name: name, Value: v}} }

@@ -112,7 +112,6 @@ type probing struct {
 	stream extprocv3.ExternalProcessor_ProcessClient
 	began  time.Time
 
-	sentBody       bool
 	header, lb     string
 	gotHeaders     bool
 	back           []byte

@@ -177,6 +177,7 @@ func (m *mutation) put(name, value string, appends bool) {
 	o.header.Key, o.header.RawValue = name, []byte(value)
 	o.option.Header = &o.header
 	if appends {
+		//lint:ignore SA1019 the old form is what some gateways read
 		o.option.Append = wrapperspb.Bool(true)
 	} else {
 		o.option.AppendAction = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD

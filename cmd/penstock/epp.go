@@ -87,6 +87,7 @@ SIGTERM turns health to NOT_SERVING, stops accepting and lets open streams end.`
 	flags.BoolVar(&f.secure, "secure-serving", true, "TLS on the ext_proc port, self-signed unless --cert-path")
 	flags.StringVar(&f.certs, "cert-path", "", "`directory` with tls.crt and tls.key, read again when they change")
 	flags.DurationVar(&f.drain, "drain", 0, "longest wait for open streams at the end (default limits.drain)")
+	cmd.AddCommand(newProbeCommand())
 	return quiet(cmd)
 }
 
