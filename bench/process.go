@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,16 +132,22 @@ func cpuTime(stat []byte) (time.Duration, error) {
 	return total, nil
 }
 
-// children are the processes that pid has started (nginx's workers).
-func children(pid int) []int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+// children are the processes that pid has started (nginx's workers), by
+// whichever of its threads.
+func children(pid int) (out []int) {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil
 	}
-	var out []int
-	for _, f := range strings.Fields(string(text)) {
-		if n, err := strconv.Atoi(f); err == nil {
-			out = append(out, n)
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				out = append(out, n)
+			}
 		}
 	}
 	return out
