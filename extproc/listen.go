@@ -218,6 +218,9 @@ const (
 	peerAnswer     = 20 * time.Second
 	mostPings      = 5 * time.Second // a peer may ask as often
 	spareStreams   = 1024
+	// Goroutines that serve one stream after another: their stacks have grown
+	// already. Streams beyond them have goroutines of their own.
+	streamWorkers = 128
 )
 
 // messageLimit is the size of one message: a gateway that buffers sends a whole
@@ -256,7 +259,7 @@ func (ls *Listeners) open(lc config.PickerListener, limits config.Limits, r *rul
 			return nil, fmt.Errorf("health: %w", err)
 		}
 	}
-	l.grpc = grpc.NewServer(append(l.options(), secure,
+	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxConcurrentStreams(uint32(min(int64(lc.Streams)+spareStreams, math.MaxUint32))), // see Server.Process
 		grpc.MaxRecvMsgSize(l.message))...)
 	extprocv3.RegisterExternalProcessorServer(l.grpc, l.server)

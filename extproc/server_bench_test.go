@@ -78,11 +78,7 @@ func BenchmarkServerCPU(b *testing.B) {
 }
 
 func benchmarkCPU(b *testing.B, n int, answer bool) {
-	args := []string{"-test.run=^TestServeForBenchmark$"}
-	if file := os.Getenv(serveForBenchmark + "_PROFILE"); file != "" {
-		args = append(args, "-test.cpuprofile="+file)
-	}
-	child := exec.Command(os.Args[0], args...)
+	child := exec.Command(os.Args[0], "-test.run=^TestServeForBenchmark$")
 	child.Env = append(os.Environ(), serveForBenchmark+"=1")
 	child.Stderr = os.Stderr
 	in, _ := child.StdinPipe()

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"google.golang.org/grpc/encoding"
+
 	"github.com/penstock/penstock/config"
 )
 
@@ -22,3 +24,6 @@ func NewTestServer(log *slog.Logger, cfg *config.Config, b Backend, limit int) (
 
 // OpenStreams is the number of streams under way.
 func (s *Server) OpenStreams() int { return int(s.open.Load()) }
+
+// Codec is the server's.
+func Codec() encoding.CodecV2 { return newCodec() }

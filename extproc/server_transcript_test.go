@@ -429,7 +429,7 @@ func serveBare(t testing.TB, server *extproc.Server, options ...grpc.ServerOptio
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(append(options, grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64<<20))...)
+	g := grpc.NewServer(append(options, grpc.ForceServerCodecV2(extproc.Codec()), grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64<<20))...)
 	extprocv3.RegisterExternalProcessorServer(g, server)
 	done := make(chan struct{})
 	go func() {

@@ -65,12 +65,22 @@ func readFields(m *corev3.HeaderMap, limit int) (f fields, fits bool) {
 	fits = size <= limit
 	f.header = make(http.Header, min(len(list), 64))
 	values := make([]string, min(len(list), limit/fieldOverhead))
+	// The values that are read are parts of one string.
+	var text strings.Builder
+	if fits {
+		text.Grow(size - fieldOverhead*len(list))
+	}
 	for _, h := range list {
 		name := h.GetKey()
 		if name == "" || !fits && name[0] != ':' && !strings.EqualFold(name, "x-request-id") {
 			continue
 		}
-		value := valueOf(h)
+		value := h.GetValue()
+		if raw := h.GetRawValue(); len(raw) > 0 {
+			at := text.Len()
+			text.Write(raw)
+			value = text.String()[at:]
+		}
 		if name[0] == ':' {
 			f.pseudo(strings.ToLower(name), value)
 			continue

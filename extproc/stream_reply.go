@@ -160,10 +160,12 @@ func (x *stream) pass(in []byte, end bool) []byte {
 		before := x.tap.Tokens()
 		out = x.tap.Feed(in)
 		tokens = x.tap.Tokens() - before
+		if x.renamed {
+			// The tap's own buffer, which it uses again before gRPC has written
+			// it; see codec.Marshal.
+			out = slices.Clone(out)
+		}
 		if end {
-			if x.renamed {
-				out = slices.Clone(out) // the tap's own buffer, which Close uses
-			}
 			if rest := x.tap.Close(); len(rest) > 0 {
 				out = append(out, rest...)
 			}
@@ -202,7 +204,7 @@ func (x *stream) responseTrailers(t *extprocv3.HttpTrailers) error {
 		return x.ignored()
 	}
 	if x.tap != nil && x.answerMode == modeDuplex {
-		if rest := x.tap.Close(); len(rest) > 0 {
+		if rest := slices.Clone(x.tap.Close()); len(rest) > 0 {
 			if err := x.sendChunks(false, rest, false); err != nil {
 				return err
 			}
