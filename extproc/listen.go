@@ -110,20 +110,22 @@ func (c *ListenersChange) Commit() {
 	defer ls.mu.Unlock()
 	for i, l := range c.next {
 		l.server.rules.Store(c.rules[i])
-		if slices.Contains(c.opened, l) {
-			l.serve()
-		}
 	}
 	for _, l := range ls.list {
-		if !slices.Contains(c.next, l) {
-			ls.closing.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Limits.Drain.D())
-				defer cancel()
-				if cut := l.drain(ctx); cut > 0 {
-					ls.log.Warn("picker streams cut after a listener was removed", "pool", l.pool(), "address", l.cfg.Address, "streams", cut)
-				}
-			})
+		if slices.Contains(c.next, l) {
+			continue
 		}
+		l.retire() // before another one accepts on the same address
+		ls.closing.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Limits.Drain.D())
+			defer cancel()
+			if cut := l.drain(ctx); cut > 0 {
+				ls.log.Warn("picker streams cut after a listener was removed", "pool", l.pool(), "address", l.cfg.Address, "streams", cut)
+			}
+		})
+	}
+	for _, l := range c.opened {
+		l.serve()
 	}
 	ls.list = c.next
 }
@@ -356,7 +358,18 @@ func (l *listener) serve() {
 	}
 }
 
-// drain ends the listener: see Listeners.Drain.
+// retire stops accepting, for a listener that a reload has replaced or removed.
+// Streams stay; probes are to find whoever has the health address now.
+func (l *listener) retire() {
+	l.once.Do(func() { close(l.draining) })
+	l.socket.Close()
+	if l.healthGRPC != nil {
+		l.healthGRPC.Stop()
+	}
+}
+
+// drain ends the listener: see Listeners.Drain. The health port answers until
+// the last stream has ended.
 func (l *listener) drain(ctx context.Context) (cut int) {
 	l.once.Do(func() { close(l.draining) })
 	ended := make(chan struct{})

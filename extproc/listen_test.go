@@ -568,3 +568,42 @@ func noLeaks(t *testing.T) {
 		}
 	})
 }
+
+// A listener that changes takes its address over: streams of the old one end in
+// their own time, new connections find the new one.
+func TestReloadChangesTLS(t *testing.T) {
+	noLeaks(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	p := newPool(t, 2)
+	backends := map[string]extproc.Backend{"llama": {Pool: p, Picker: scheduler(t, p)}}
+	cfg := listening(func(l *config.PickerListener) { l.Address, l.Health = address, "off" })
+	ls, _ := listen(t, cfg, backends)
+	before := open(t, t.Context(), dial(t, address))
+	if _, _, err := ask(before, prompt(10)); err != nil {
+		t.Fatal(err)
+	}
+	next := *cfg
+	next.PickerListeners = []config.PickerListener{cfg.PickerListeners[0]}
+	next.PickerListeners[0].Plaintext = false
+	apply(t, ls, &next, backends)
+	conf := &tls.Config{InsecureSkipVerify: true}
+	if _, _, err := ask(open(t, t.Context(), dial(t, address, secure(conf))), prompt(10)); err != nil {
+		t.Errorf("the new listener: %v", err)
+	}
+	if err := before.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: &extprocv3.HttpHeaders{EndOfStream: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := before.Recv(); err != nil {
+		t.Errorf("the old listener's stream: %v", err)
+	}
+	before.CloseSend()
+	if _, err := before.Recv(); err != io.EOF {
+		t.Errorf("its end: %v", err)
+	}
+}
