@@ -607,3 +607,23 @@ func TestReloadChangesTLS(t *testing.T) {
 		t.Errorf("its end: %v", err)
 	}
 }
+
+// A hint that leaves nobody is a 503, whoever else is ready.
+func TestSubset(t *testing.T) {
+	p := newPool(t, 3)
+	server, _ := extproc.NewTestServer(logs(t), testConfig(), extproc.Backend{Pool: p, Picker: scheduler(t, p)}, 10)
+	for hint, want := range map[string]string{
+		`[]`: "immediate 503", `""`: "immediate 503", `7`: "immediate 503", `["10.9.9.9:8000"]`: "immediate 503",
+		`["10.0.0.3:8000"]`: "10.0.0.3:8000 ", `"10.9.9.9,10.0.0.2"`: "10.0.0.2:8000 ",
+	} {
+		answer := ""
+		s := &script{ctx: t.Context(), messages: []*extprocv3.ProcessingRequest{parseMessage(t, "request-headers (eos subset="+hint+") :path=/")},
+			sent: func(m *extprocv3.ProcessingResponse) { answer += describeAnswer(m) }}
+		if err := server.Process(s); err != nil || !strings.Contains(answer, want) {
+			t.Errorf("%s: %s, %v; want %s", hint, answer, err, want)
+		}
+	}
+	if n := inFlight(p); n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}

@@ -4,9 +4,12 @@
 package extproc
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/encoding"
 
 	"github.com/penstock/penstock/config"
@@ -27,3 +30,29 @@ func (s *Server) OpenStreams() int { return int(s.open.Load()) }
 
 // Codec is the server's.
 func Codec() encoding.CodecV2 { return newCodec() }
+
+// Counts are what the server has counted of streams, messages and refusals.
+func (s *Server) Counts() string {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(s.metrics.ended, s.metrics.odd, s.metrics.immediate)
+	families, err := reg.Gather()
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetCounter().GetValue() == 0 {
+				continue
+			}
+			line := f.GetName()
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "pool" {
+					line += " " + l.GetValue()
+				}
+			}
+			lines = append(lines, fmt.Sprintf("%s %v\n", line, m.GetCounter().GetValue()))
+		}
+	}
+	return strings.Join(lines, "")
+}

@@ -82,7 +82,7 @@ func TestTranscripts(t *testing.T) {
 		if over, here := unmade(playOverGRPC(t, c, again, messages, expected)), unmade(answers.String()); over != here {
 			t.Errorf("over gRPC (-in process +over gRPC):\n%s", cmp.Diff(here, over))
 		}
-		return map[string]string{"transcript": unmade(transcript.String()), "picker": unmade(picker.String())}
+		return map[string]string{"transcript": unmade(transcript.String()), "picker": unmade(picker.String()), "counts": server.Counts()}
 	})
 }
 
@@ -397,10 +397,9 @@ func playOverGRPC(t *testing.T, c *golden.Case, p *scripted, messages []*extproc
 		case <-heard:
 		case <-ctx.Done():
 		}
+		stream.CloseSend()
 		if c.Flag("canceled") != "" {
 			cancel()
-		} else {
-			stream.CloseSend()
 		}
 	}()
 	var out strings.Builder
@@ -418,6 +417,7 @@ func playOverGRPC(t *testing.T, c *golden.Case, p *scripted, messages []*extproc
 			close(heard)
 		}
 	}
+	eventually(t, "the stream to be counted", func() bool { return strings.Contains(server.Counts(), "ended") })
 	eventually(t, "the stream to be settled", func() bool { return server.OpenStreams() == 0 && held.Load() == 0 && p.unsettled() == 0 })
 	return out.String()
 }

@@ -14,11 +14,13 @@ import (
 	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	procv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
@@ -151,7 +153,12 @@ func (x *stream) receive(m *extprocv3.ProcessingRequest) error {
 	if x.observe {
 		return nil
 	}
-	x.meta.merge(m.GetMetadataContext())
+	if context := m.GetMetadataContext(); context != nil {
+		if !wellTyped(context) {
+			x.rules.counts.spurious("metadata")
+		}
+		x.meta.merge(context)
+	}
 	switch kind := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		return x.requestHeaders(kind.RequestHeaders)
@@ -167,6 +174,23 @@ func (x *stream) receive(m *extprocv3.ProcessingRequest) error {
 		return x.responseTrailers(kind.ResponseTrailers)
 	}
 	return x.spurious(codes.InvalidArgument, "unknown", "a message of a kind that is not known")
+}
+
+// wellTyped says that what a gateway says by metadata is of a type that is
+// understood. A hint that is not names nobody, so that nobody is left to pick.
+func wellTyped(m *corev3.Metadata) bool {
+	if hint, ok := m.GetFilterMetadata()[namespaceSubset].GetFields()[keySubset]; ok {
+		switch hint.GetKind().(type) {
+		case *structpb.Value_StringValue, *structpb.Value_ListValue:
+		default:
+			return false
+		}
+	}
+	if served, ok := m.GetFilterMetadata()[namespaceLB].GetFields()[keyServed]; ok {
+		_, ok = served.GetKind().(*structpb.Value_StringValue)
+		return ok
+	}
+	return true
 }
 
 // configure reads what only the first message says.
