@@ -5,21 +5,17 @@ package proxy
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 )
 
 // listener is one bound address with its server.
@@ -73,12 +69,19 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 		return l, nil
 	}
 	l.http.Protocols.SetHTTP2(http2)
-	files := &tlsFiles{cfg: *lc.TLS, log: s.log, http2: http2}
-	if err := files.load(); err != nil {
+	files := &certs.Server{
+		Cert: lc.TLS.Cert, Key: lc.TLS.Key, ClientCA: lc.TLS.ClientCA, Protocols: []string{"http/1.1"},
+		Complain: func(err error) {
+			s.log.Error("certificate not reloaded; the old one stays", "cert", lc.TLS.Cert, "error", err)
+		},
+	}
+	if http2 {
+		files.Protocols = []string{"h2", "http/1.1"}
+	}
+	if l.http.TLSConfig, err = files.Config(); err != nil {
 		l.socket.Close()
 		return nil, err
 	}
-	l.http.TLSConfig = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.current(), nil }}
 	return l, nil
 }
 
@@ -231,73 +234,4 @@ func (l *listener) shutdown(ctx context.Context) (cut int) {
 	l.http.Close()
 	l.server.metrics.cut.Add(float64(cut))
 	return cut
-}
-
-// tlsFiles serves certificates from files and reads them again when they have
-// changed: looked at on a handshake, at most once a second.
-type tlsFiles struct {
-	cfg   config.ServerTLS
-	log   *slog.Logger
-	http2 bool
-
-	mu     sync.Mutex
-	looked time.Time
-	stamp  string
-	conf   *tls.Config
-}
-
-func (t *tlsFiles) current() *tls.Config {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.looked) > time.Second {
-		if err := t.loadLocked(); err != nil {
-			t.log.Error("certificate not reloaded; the old one stays", "cert", t.cfg.Cert, "error", err)
-		}
-	}
-	return t.conf
-}
-
-func (t *tlsFiles) load() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.loadLocked()
-}
-
-func (t *tlsFiles) loadLocked() error {
-	t.looked = time.Now()
-	stamp := ""
-	for _, name := range []string{t.cfg.Cert, t.cfg.Key, t.cfg.ClientCA} {
-		if name == "" {
-			continue
-		}
-		info, err := os.Stat(name)
-		if err != nil {
-			return err
-		}
-		stamp += fmt.Sprint(info.ModTime().UnixNano(), info.Size(), ";")
-	}
-	if stamp == t.stamp {
-		return nil
-	}
-	cert, err := tls.LoadX509KeyPair(t.cfg.Cert, t.cfg.Key)
-	if err != nil {
-		return fmt.Errorf("tls: %w", err)
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}}
-	if t.http2 {
-		conf.NextProtos = []string{"h2", "http/1.1"}
-	}
-	if t.cfg.ClientCA != "" {
-		pem, err := os.ReadFile(t.cfg.ClientCA)
-		if err != nil {
-			return err
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("tls: %s holds no PEM certificate", t.cfg.ClientCA)
-		}
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	t.conf, t.stamp = conf, stamp
-	return nil
 }
