@@ -185,7 +185,7 @@ func (d *dialer) cost(size int) time.Duration {
 
 const (
 	plainCost     = 50 * time.Microsecond
-	writesPerTrip = 6 // of the mean time of a write, as measured on a fast and on a slow machine
+	writesPerTrip = 8 // of the mean time of a write, as measured on a fast and on a slow machine
 )
 
 // writeTime is a moving average of the time that writes of requests took.

@@ -116,7 +116,7 @@ const maxBatch = 16
 
 // batchLook is how long a worker waits for one answer before it looks for the
 // next, while several are under way.
-const batchLook = 2 * time.Millisecond
+const batchLook = 20 * time.Millisecond
 
 // batches splits what is due among workers. Where a job has a beginning, those
 // that answer at once go together; a slow one goes alone, so that no other

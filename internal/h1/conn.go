@@ -109,8 +109,8 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 func (c *Conn) Send(ctx context.Context, deadline time.Time, request []byte) error {
 	c.begin(ctx)
 	c.until = deadline
-	c.tcp.SetDeadline(deadline)
-	err := ctx.Err() // after the deadline was set, which may have undone the interruption
+	c.tcp.SetReadDeadline(deadline) // a request that is small enough never waits to be written
+	err := ctx.Err()                // after the deadline was set, which may have undone the interruption
 	if err == nil {
 		err = c.unasked()
 	}
@@ -129,6 +129,11 @@ func (c *Conn) Await(d time.Duration) bool {
 	if c.begun != nil {
 		return true
 	}
+	r := c.reader()
+	if c.glances(r) {
+		c.begun = r
+		return true
+	}
 	now := time.Now()
 	look := now.Add(d)
 	if c.until.Before(look) && now.Before(c.until) {
@@ -136,9 +141,9 @@ func (c *Conn) Await(d time.Duration) bool {
 	}
 	c.tcp.SetReadDeadline(look)
 	if c.ended() != nil {
+		dropReader(r)
 		return true // Receive tells
 	}
-	r := c.reader()
 	_, err := r.Peek(1)
 	// Receive asks whether the context has ended: this may undo the interruption.
 	c.tcp.SetReadDeadline(c.until)
@@ -149,6 +154,18 @@ func (c *Conn) Await(d time.Duration) bool {
 	dropReader(r)
 	return !errors.Is(err, os.ErrDeadlineExceeded) || !look.Before(c.until)
 }
+
+// glances reads what is there already. Most answers of a batch are, once the
+// first has been waited for; moving deadlines would cost more than this.
+func (c *Conn) glances(r *bufio.Reader) bool {
+	c.head.r = glance{c}
+	_, err := r.Peek(1)
+	c.head.r = c.tcp
+	return err == nil
+}
+
+// errNothing says that nothing is there to be read yet.
+var errNothing = errors.New("h1: nothing has come yet")
 
 // Receive waits for the answer to what was sent; req tells its method. An
 // answer that Await has seen begin, and that the caller comes late to read, has

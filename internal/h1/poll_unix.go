@@ -112,3 +112,26 @@ func (c *Conn) unasked() error {
 	}
 	return said
 }
+
+// glance reads from a connection without waiting.
+type glance struct{ c *Conn }
+
+func (g glance) Read(p []byte) (n int, err error) {
+	if g.c.raw == nil {
+		return 0, errNothing
+	}
+	failed := g.c.raw.Read(func(fd uintptr) bool {
+		for {
+			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
+				return true
+			}
+		}
+	})
+	switch {
+	case failed != nil, err != nil:
+		return 0, errNothing // whatever it is, waiting for the answer will tell
+	case n <= 0:
+		return 0, errNothing
+	}
+	return n, nil
+}
