@@ -58,7 +58,8 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 	if size < 0 {
 		size = 4 << 10
 	}
-	// A length is a claim: memory follows the bytes that came, not the header.
+	// A length is a claim: memory follows the bytes that came, not the header; it
+	// is at most eight times as much.
 	buf := make([]byte, 0, min(size+1, 64<<10))
 	if fail := x.hold(int64(cap(buf))); fail != nil {
 		return nil, fail
@@ -68,8 +69,10 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 	for {
 		if len(buf) == cap(buf) {
 			grown := min(max(int64(cap(buf))*2, 4<<10), limit+1)
-			if whole := x.r.ContentLength + 1; whole > int64(cap(buf)) {
-				grown = min(grown, whole) // the last step takes no more than the claim
+			// An eighth of a claim that has come makes it credible: then all of it is
+			// taken in one step, which leaves no halves behind for the collector.
+			if whole := x.r.ContentLength + 1; whole > int64(cap(buf)) && whole <= 8*int64(len(buf)) {
+				grown = min(whole, limit+1)
 			}
 			if int64(cap(buf)) > limit {
 				return nil, llm.TooLarge(limit)
