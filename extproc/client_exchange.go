@@ -19,6 +19,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -129,7 +130,7 @@ func (x *exchange) ask(timeout time.Duration) error {
 	})
 	defer timer.Stop()
 	var err error
-	if x.stream, err = extprocv3.NewExternalProcessorClient(x.p.conn).Process(x.ctx); err != nil {
+	if x.stream, err = extprocv3.NewExternalProcessorClient(x.p.conn).Process(x.ctx, grpc.ForceCodecV2(newClientCodec())); err != nil {
 		x.unreached = true
 		x.p.broke(x.c.replicas)
 		return x.failure(err)
@@ -208,8 +209,10 @@ func contains(list []string, s string) bool {
 // await reads until the picker has decided.
 func (x *exchange) await(timer *time.Timer, timeout time.Duration) error {
 	extended := false
+	in := &inbound{}
 	for {
-		m, err := x.stream.Recv()
+		err := x.stream.RecvMsg(in)
+		m := &in.m
 		switch {
 		case context.Cause(x.ctx) == errNoBody:
 			x.c.metrics.odd("no-body")
@@ -392,11 +395,11 @@ func (x *exchange) result() *epp.Result {
 func (x *exchange) receive() {
 	defer close(x.over)
 	for {
-		m, err := x.stream.Recv()
-		if err != nil {
+		in := &inbound{} // the head is read by another goroutine
+		if err := x.stream.RecvMsg(in); err != nil {
 			return // it has no more to say, or fails: the answer passes without it
 		}
-		switch r := m.GetResponse().(type) {
+		switch r := in.m.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ResponseHeaders:
 			select {
 			case x.head <- r.ResponseHeaders:

@@ -4,6 +4,7 @@
 package extproc
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
 // Mutation is what a client makes of a mutation.
@@ -51,13 +54,38 @@ type fed struct {
 func (f *fed) Send(*extprocv3.ProcessingRequest) error { return nil }
 func (f *fed) CloseSend() error                        { return nil }
 
-func (f *fed) Recv() (*extprocv3.ProcessingResponse, error) {
+func (f *fed) Recv() (*extprocv3.ProcessingResponse, error) { panic("not called") }
+
+// RecvMsg goes through the codec, as a real stream does.
+func (f *fed) RecvMsg(v any) error {
 	if len(f.messages) == 0 {
-		return nil, io.EOF
+		return io.EOF
 	}
-	m := f.messages[0]
+	text, err := proto.Marshal(f.messages[0])
+	if err != nil {
+		return err
+	}
 	f.messages = f.messages[1:]
-	return m, nil
+	return newClientCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, v)
+}
+
+// ClientCodec holds the codec of a client against the library: what it writes
+// of m must be read as m, and what it reads of text as the library reads it.
+func ClientCodec(m *extprocv3.ProcessingRequest, text []byte) (wrote bool, again *extprocv3.ProcessingRequest, read *extprocv3.ProcessingResponse, err error) {
+	if m != nil {
+		out, err := newClientCodec().Marshal(m)
+		if err != nil {
+			return false, nil, nil, err
+		}
+		again = &extprocv3.ProcessingRequest{}
+		if err := proto.Unmarshal(out.Materialize(), again); err != nil {
+			return true, nil, nil, err
+		}
+	}
+	in := &inbound{}
+	in.buf = bytes.Repeat([]byte{0xAA}, 64) // what the last message left
+	err = newClientCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, in)
+	return true, again, &in.m, err
 }
 
 // Question is a request for Feed.

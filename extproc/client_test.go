@@ -281,3 +281,40 @@ func FuzzClientTranscript(f *testing.F) {
 		}
 	})
 }
+
+// FuzzClientCodec holds the client's codec against the library's.
+func FuzzClientCodec(f *testing.F) {
+	add := func(m proto.Message) {
+		text, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	add(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{EndOfStream: true,
+		Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":path", RawValue: []byte("/v1")}, {Key: "x", Value: "text"}, {}}}}},
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: 4, ResponseBodyMode: 4}})
+	add(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: bytes.Repeat([]byte("x"), 300), EndOfStream: true}},
+		MetadataContext: &corev3.Metadata{}})
+	add(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("x")}}, ObservabilityMode: true})
+	add(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: []byte("part"), EndOfStream: true}}},
+	}}}})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		asked, answer := &extprocv3.ProcessingRequest{}, &extprocv3.ProcessingResponse{}
+		if (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, asked) != nil {
+			asked = nil
+		}
+		wantErr := proto.Unmarshal(text, answer)
+		_, again, read, err := extproc.ClientCodec(asked, text)
+		if (err != nil) != (wantErr != nil) {
+			t.Fatalf("%x: %v, the library says %v", text, err, wantErr)
+		}
+		if err == nil && !proto.Equal(read, answer) {
+			t.Fatalf("%x: read as %v, want %v", text, read, answer)
+		}
+		if asked != nil && !proto.Equal(again, asked) {
+			t.Fatalf("%x: written as %v, want %v", text, again, asked)
+		}
+	})
+}
