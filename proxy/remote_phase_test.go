@@ -5,11 +5,13 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -455,5 +457,60 @@ func TestPickerIsKilledAgainAndAgain(t *testing.T) {
 	t.Logf("%d requests, %d failed, %d asked the picker", requests.Load(), failed.Load(), picked.Load())
 	if picked.Load() < kills*10 {
 		t.Errorf("the picker was asked %d times: this shows nothing", picked.Load())
+	}
+}
+
+// A picker behind TLS: believed by its authority, by explicit carelessness, or
+// not at all; and a new authority in the file is taken over.
+func TestRemotePickerTLS(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := certificate(t, dir, "picker")
+	otherFile, _ := certificate(t, dir, "other")
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := model(t, answers(200, answer))
+	member := strings.TrimPrefix(s.URL, "http://")
+	p := extproctest.Start(t, extproctest.Good(member), &pair)
+	gatewayWith := func(text string) *rig {
+		return newRig(t, []*httptest.Server{s}, func(y string) string {
+			return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, %s, refresh: 100ms, health: {interval: 100ms, timeout: 100ms}}}", p.Address, text), 1)
+		})
+	}
+	for text, want := range map[string]int{
+		fmt.Sprintf("tls: {ca: %q}", certFile):                    200,
+		fmt.Sprintf("tls: {ca: %q}", otherFile):                   503,
+		"tls: {insecureSkipVerify: true}":                         200,
+		"tls: {}":                                                 503,
+		fmt.Sprintf("tls: {ca: %q, serverName: wrong}", certFile): 503,
+		"timeout: 1s":                                             503, // plaintext
+	} {
+		g := gatewayWith(text)
+		status := 0
+		for range 100 { // health checks may not have been made yet
+			res, _ := g.post(hello)
+			if status = res.StatusCode; status == want {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if status != want {
+			t.Errorf("%s: %d, want %d", text, status, want)
+		}
+	}
+	ca := filepath.Join(dir, "ca.pem")
+	copyFile(t, otherFile, ca)
+	g := gatewayWith(fmt.Sprintf("tls: {ca: %q}", ca))
+	if res, _ := g.post(hello); res.StatusCode != 503 {
+		t.Errorf("another authority: %d", res.StatusCode)
+	}
+	copyFile(t, certFile, ca)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if res, body := g.post(hello); res.StatusCode == 200 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the new authority is not taken over: %d %s", res.StatusCode, body)
+		}
 	}
 }
