@@ -130,12 +130,18 @@ func closes(rest []byte) bool {
 // is the end of a line to some parsers.
 func unfit(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }
 
+// noToken tells characters that have no place in a header's name (RFC 9110
+// §5.6.2): parsers differ in what they make of a line with one.
+func noToken(r rune) bool {
+	return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+}
+
 // partName is the field name in a part's header lines. encoded says that the
 // content is not the plain value: it is a file or has a transfer encoding.
 func partName(header []byte) (name string, encoded, ok bool) {
 	for line := range strings.SplitSeq(string(header), "\r\n") {
 		key, value, colon := strings.Cut(line, ":")
-		if !colon || strings.TrimSpace(key) != key || strings.ContainsFunc(line, unfit) {
+		if !colon || key == "" || strings.ContainsFunc(key, noToken) || strings.ContainsFunc(line, unfit) {
 			return "", false, false // folded lines too
 		}
 		switch textproto.CanonicalMIMEHeaderKey(key) {

@@ -382,6 +382,7 @@ func FuzzForm(f *testing.F) {
 	f.Add([]byte(file + part + "--X--"))
 	f.Add([]byte(part + part + "--X--\r\n"))
 	f.Add([]byte(part + "--X \r\n\r\n\r\n--X--"))
+	f.Add([]byte("--X\r\nContent-Disposition:form-data;name=\"model\"\r\n:\r\n\r\n0\r\n--X--"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req, refusal := llm.Read(llm.OpOther, "multipart/form-data; boundary=X", body, llm.Limits{})
 		if refusal != nil {
