@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,7 +30,6 @@ type dialer struct {
 	transport *http.Transport
 	scheme    string
 	plain     bool // HTTP/1.1 without TLS
-	writing   writeTime
 }
 
 func newDialer(cfg config.Pool) (*dialer, error) {
@@ -87,11 +85,15 @@ func (d *dialer) begin(ctx context.Context, t *turn, timeout time.Duration) {
 	}
 }
 
-// ready waits for the answer to what begin sent to begin, for d at most. It says
-// no if ask would still have to wait for that.
-func (d *dialer) ready(t *turn, wait time.Duration) bool {
+// ready says whether ask would not have to wait for an answer to begin.
+func (d *dialer) ready(t *turn) bool {
 	c, ok := t.conn.(*plainConn)
-	return !ok || !c.sent || c.failed != nil || c.Await(wait)
+	if !ok || !c.sent || c.failed != nil {
+		return true
+	}
+	began := time.Now()
+	defer func() { c.before += time.Since(began) }()
+	return c.Arrived()
 }
 
 // ask sends the turn's request, unless begin did, and reads the answer into
@@ -168,41 +170,10 @@ func readPage(res *http.Response, page []byte) (int, []byte, error) {
 type clientConn interface {
 	// Get asks and reads the answer into page, which grows as needed.
 	Get(ctx context.Context, timeout time.Duration, page []byte) (status int, body []byte, err error)
+	// Worked is how long the last exchange, which brought size bytes, took of a core.
+	Worked(size int) time.Duration
 	Idle() bool // it can be used again
 	Close() error
-}
-
-// cost is what asking for size bytes takes of a core, by BenchmarkScrape and
-// rounded up. How fast this machine makes system calls shows in how long it
-// takes to write a request, the one part of a round trip that does not wait.
-func (d *dialer) cost(size int) time.Duration {
-	trip := max(plainCost, writesPerTrip*d.writing.mean())
-	if d.plain {
-		return trip + time.Duration(size>>10)*500*time.Nanosecond
-	}
-	return 2*trip + time.Duration(size>>10)*time.Microsecond
-}
-
-const (
-	plainCost     = 50 * time.Microsecond
-	writesPerTrip = 8 // of the mean time of a write, as measured on a fast and on a slow machine
-)
-
-// writeTime is a moving average of the time that writes of requests took.
-type writeTime struct{ nanoseconds atomic.Int64 }
-
-func (w *writeTime) mean() time.Duration { return time.Duration(w.nanoseconds.Load()) }
-
-// add counts a write. One that was interrupted counts for no more than twice
-// the average.
-func (w *writeTime) add(took time.Duration) {
-	old := w.nanoseconds.Load()
-	if old == 0 {
-		w.nanoseconds.Store(min(int64(took), int64(plainCost/writesPerTrip)))
-		return
-	}
-	// Two workers may overwrite each other: the average stays one.
-	w.nanoseconds.Store(old + (min(int64(took), 2*old)-old)/costWeight)
 }
 
 func (d *dialer) dial(ctx context.Context, timeout time.Duration, address, path string) (clientConn, error) {
@@ -229,7 +200,12 @@ func (d *dialer) dial(ctx context.Context, timeout time.Duration, address, path 
 	if err != nil {
 		return nil, err
 	}
-	return &plainConn{Conn: h1.NewConn(timedWrites{c, &d.writing}, d.transport.MaxResponseHeaderBytes), request: req, text: text.Bytes()}, nil
+	p := &plainConn{request: req, text: text.Bytes()}
+	if p.quiet, err = h1.Unpoll(c); err == nil {
+		c = p.quiet
+	}
+	p.Conn = h1.NewConn(c, d.transport.MaxResponseHeaderBytes)
+	return p, nil
 }
 
 // transportConn is a connection of the standard library's, for all protocols.
@@ -250,18 +226,27 @@ func (c *transportConn) Get(ctx context.Context, timeout time.Duration, page []b
 
 func (c *transportConn) Idle() bool { return c.Err() == nil }
 
+// Worked is estimated: the standard library's goroutines wait as they work.
+func (c *transportConn) Worked(size int) time.Duration {
+	return 2*plainCost + time.Duration(size>>10)*time.Microsecond
+}
+
 // plainConn is a connection for HTTP/1.1 without TLS.
 type plainConn struct {
 	*h1.Conn
+	quiet   *h1.Unpolled // the connection below; nil: another
 	request *http.Request
-	text    []byte // request, as it is sent each time
-	sent    bool   // an answer is under way
-	failed  error  // why it is not
+	text    []byte        // request, as it is sent each time
+	sent    bool          // an answer is under way
+	failed  error         // why it is not
+	before  time.Duration // what sending, and looking for the answer, took
+	worked  time.Duration // what all took, without the naps
 }
 
 func (c *plainConn) send(ctx context.Context, timeout time.Duration) {
-	c.failed = c.Send(ctx, time.Now().Add(timeout), c.text)
-	c.sent = true
+	began := time.Now()
+	c.failed = c.Send(ctx, began.Add(timeout), c.text)
+	c.sent, c.before = true, time.Since(began)
 }
 
 func (c *plainConn) Get(ctx context.Context, timeout time.Duration, page []byte) (int, []byte, error) {
@@ -272,6 +257,11 @@ func (c *plainConn) Get(ctx context.Context, timeout time.Duration, page []byte)
 	if c.failed != nil {
 		return 0, page[:0], c.failed
 	}
+	if c.quiet != nil {
+		defer func(began time.Time, asleep time.Duration) {
+			c.worked = c.before + time.Since(began) - (c.quiet.Asleep() - asleep)
+		}(time.Now(), c.quiet.Asleep())
+	}
 	res, err := c.Receive(c.request, timeout/8)
 	if err != nil {
 		return 0, page[:0], err
@@ -279,28 +269,17 @@ func (c *plainConn) Get(ctx context.Context, timeout time.Duration, page []byte)
 	return readPage(res, page)
 }
 
-// timedWrites measures how long it takes to write a request.
-type timedWrites struct {
-	net.Conn
-	writing *writeTime
+// Worked is measured where nothing but naps is waited for. For those, and for
+// all that the runtime does beside, it adds a quarter: see BenchmarkScrape.
+func (c *plainConn) Worked(size int) time.Duration {
+	if c.quiet == nil {
+		return plainCost + time.Duration(size>>10)*time.Microsecond
+	}
+	return max(plainCost, c.worked+c.worked/4)
 }
 
-func (c timedWrites) Write(p []byte) (int, error) {
-	began := time.Now()
-	n, err := c.Conn.Write(p)
-	if err == nil {
-		c.writing.add(time.Since(began))
-	}
-	return n, err
-}
-
-// SyscallConn lets a kept connection be looked at.
-func (c timedWrites) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := c.Conn.(syscall.Conn); ok {
-		return s.SyscallConn()
-	}
-	return nil, errors.ErrUnsupported
-}
+// plainCost is the least that an exchange takes, however small the page.
+const plainCost = 50 * time.Microsecond
 
 func faultOf(err error) fault {
 	var timeout net.Error

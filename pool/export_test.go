@@ -54,7 +54,7 @@ func AskInBatch(ctx context.Context, m *Member) bool {
 func (p *Pool) BatchOrder(ready func(m *Member) bool) (order []string) {
 	r := &rota{pool: p, turns: map[*Member]*turn{}}
 	r.begin = func(_ context.Context, t *turn) { order = append(order, "begin "+t.member.address) }
-	r.ready = func(t *turn, _ time.Duration) bool { return ready(t.member) }
+	r.ready = func(t *turn) bool { return ready(t.member) }
 	r.job = func(_ context.Context, t *turn, _ *worker) time.Duration {
 		order = append(order, t.member.address)
 		return 0

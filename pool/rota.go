@@ -25,9 +25,8 @@ type rota struct {
 	workers  int // at most
 	// begin starts a turn whose answer will take a while; nil: nothing to start.
 	begin func(ctx context.Context, t *turn)
-	// ready waits until the answer comes, for some time at most, and says
-	// whether it does; it goes with begin.
-	ready func(t *turn, wait time.Duration) bool
+	// ready says whether the answer has come; it goes with begin.
+	ready func(t *turn) bool
 	// job does one turn and returns when the next one is due.
 	job func(ctx context.Context, t *turn, w *worker) time.Duration
 
@@ -48,7 +47,7 @@ type turn struct {
 	failures int           // in a row
 	slow     bool          // others should not wait for it
 	shared   bool          // others wait in the same batch
-	waited   time.Duration // from begin to the job, if others came before it
+	waited   time.Duration // from begin to the job
 	scanner  *scanner
 }
 
@@ -114,9 +113,12 @@ func (r *rota) run(ctx context.Context) {
 // maxBatch bounds how many answers a worker waits for at once.
 const maxBatch = 16
 
-// batchLook is how long a worker waits for one answer before it looks for the
-// next, while several are under way.
-const batchLook = 20 * time.Millisecond
+// A worker looks for the answers to a batch after naps that get longer while
+// nothing comes: a look in vain costs a system call per member.
+const (
+	shortNap = 2 * time.Millisecond
+	longNap  = 16 * time.Millisecond
+)
 
 // batches splits what is due among workers. Where a job has a beginning, those
 // that answer at once go together; a slow one goes alone, so that no other
@@ -148,20 +150,26 @@ func (r *rota) work(ctx context.Context, jobs <-chan []*turn, batch []*turn) {
 	for ok := true; ok; batch, ok = <-jobs {
 		if r.begin != nil && ctx.Err() == nil {
 			for _, t := range batch {
-				t.shared, t.waited = len(batch) > 1, 0
+				t.shared = len(batch) > 1
 				r.begin(ctx, t)
 			}
 		}
-		began := time.Now()
+		began, nap := time.Now(), shortNap
 		for len(batch) > 0 {
+			if r.ready != nil && len(batch) > 1 && ctx.Err() == nil {
+				time.Sleep(nap)
+			}
 			late := batch[:0]
 			for _, t := range batch {
-				if r.ready != nil && len(batch) > 1 && ctx.Err() == nil && !r.ready(t, batchLook) {
-					t.waited = time.Since(began)
+				if r.ready != nil && len(batch) > 1 && ctx.Err() == nil && !r.ready(t) {
 					late = append(late, t)
 					continue
 				}
+				t.waited = time.Since(began)
 				r.do(ctx, t, w)
+			}
+			if len(late) == len(batch) {
+				nap = min(2*nap, longNap)
 			}
 			batch = late
 		}

@@ -29,21 +29,22 @@ const (
 
 // scrapeCost is what one scrape takes of a core, as a moving average.
 //
-// The time spent in scanning is measured. What the round trip burns is hidden
-// in the waiting for the server, so it is estimated (see dialer.cost).
+// It is measured by the clock, around work that does not wait.
 type scrapeCost struct{ nanoseconds atomic.Int64 }
 
 const (
 	costWeight = 32 // scrapes in the average
-	// costCeiling keeps a measurement that was interrupted from counting.
+	// costCeiling bounds the first measurement, which may have been interrupted.
 	costCeiling = 20 * time.Millisecond
 )
 
-func (c *scrapeCost) add(scan, roundTrip time.Duration) {
-	cost := int64(min(scan, costCeiling) + roundTrip)
+// add counts a scrape. One that was interrupted counts for no more than twice
+// the average.
+func (c *scrapeCost) add(took time.Duration) {
+	cost := int64(min(took, costCeiling))
 	// Two workers may overwrite each other: the average stays one.
 	if old := c.nanoseconds.Load(); old != 0 {
-		cost = old + (cost-old)/costWeight
+		cost = old + (min(cost, 2*old)-old)/costWeight
 	}
 	c.nanoseconds.Store(cost)
 }
@@ -146,7 +147,11 @@ func (p *Pool) scrapeOne(ctx context.Context, dial *dialer, cfg config.Metrics, 
 	began := time.Now()
 	t.scanner.scan(page)
 	x, witnessed := t.scanner.result(at)
-	p.cost.add(time.Since(began), dial.cost(len(page)))
+	took := time.Since(began)
+	if t.conn != nil { // or it was the last answer on its connection
+		took += t.conn.Worked(len(page))
+	}
+	p.cost.add(took)
 	if ctx.Err() != nil {
 		return "", nil // of a scraper that has been replaced
 	}

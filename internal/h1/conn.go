@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -32,7 +31,7 @@ type Conn struct {
 	stop   func() bool     // of the interruption by it
 	timed  bool            // a read deadline may be set
 	until  time.Time       // the deadline that Send set; zero: none
-	begun  *bufio.Reader   // holds the beginning of an answer that Await has seen
+	begun  *bufio.Reader   // holds the beginning of an answer that Arrived has seen
 	upload chan error      // of a body that is sent beside the reading; nil: all is sent
 	failed bool            // the request was not sent whole
 }
@@ -101,7 +100,7 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// Send, Await and Receive are RoundTrip in steps, for a caller who asks on many
+// Send, Arrived and Receive are RoundTrip in steps, for a caller who asks on many
 // connections and then reads from one after the other. request is what to send,
 // its head and body; it is not kept. Until the answer is read the deadline ends
 // the exchange, and so does the end of ctx. A connection that was closed
@@ -123,52 +122,30 @@ func (c *Conn) Send(ctx context.Context, deadline time.Time, request []byte) err
 	return nil
 }
 
-// Await waits for the answer to begin, for d at most. It says no if Receive
-// would still have to wait for that.
-func (c *Conn) Await(d time.Duration) bool {
-	if c.begun != nil {
+// Arrived says, without waiting, whether the answer has begun to come or never
+// will: whether Receive will not wait for its beginning. Where that cannot be
+// known it says yes.
+func (c *Conn) Arrived() bool {
+	if !canPoll || c.raw == nil || c.begun != nil || c.ended() != nil || c.late() {
 		return true
 	}
 	r := c.reader()
-	if c.glances(r) {
-		c.begun = r
-		return true
-	}
-	now := time.Now()
-	look := now.Add(d)
-	if c.until.Before(look) && now.Before(c.until) {
-		look = c.until
-	}
-	c.tcp.SetReadDeadline(look)
-	if c.ended() != nil {
-		dropReader(r)
-		return true // Receive tells
-	}
+	c.head.r = glance{c}
 	_, err := r.Peek(1)
-	// Receive asks whether the context has ended: this may undo the interruption.
-	c.tcp.SetReadDeadline(c.until)
+	c.head.r = c.tcp
 	if err == nil {
 		c.begun = r
 		return true
 	}
 	dropReader(r)
-	return !errors.Is(err, os.ErrDeadlineExceeded) || !look.Before(c.until)
-}
-
-// glances reads what is there already. Most answers of a batch are, once the
-// first has been waited for; moving deadlines would cost more than this.
-func (c *Conn) glances(r *bufio.Reader) bool {
-	c.head.r = glance{c}
-	_, err := r.Peek(1)
-	c.head.r = c.tcp
-	return err == nil
+	return err != errNothing
 }
 
 // errNothing says that nothing is there to be read yet.
 var errNothing = errors.New("h1: nothing has come yet")
 
 // Receive waits for the answer to what was sent; req tells its method. An
-// answer that Await has seen begin, and that the caller comes late to read, has
+// answer that Arrived has seen begin, and that the caller comes late to read, has
 // rest for what is left of it even if the deadline has passed.
 func (c *Conn) Receive(req *http.Request, rest time.Duration) (*http.Response, error) {
 	if by := time.Now().Add(rest); c.begun != nil && by.After(c.until) {
@@ -184,6 +161,9 @@ func (c *Conn) Receive(req *http.Request, rest time.Duration) (*http.Response, e
 	}
 	return nil, c.broken(err)
 }
+
+// late says that the deadline of the exchange has passed.
+func (c *Conn) late() bool { return !c.until.IsZero() && !time.Now().Before(c.until) }
 
 // Idle says that the last exchange is over and another may follow.
 func (c *Conn) Idle() bool { return c.idle }

@@ -84,9 +84,6 @@ func (b *Body) poll(buf []byte, f func([]byte) error) (failed error) {
 	return failed
 }
 
-// late says that the deadline of the exchange has passed.
-func (c *Conn) late() bool { return !c.until.IsZero() && !time.Now().Before(c.until) }
-
 // unasked is nil if the connection is open and has nothing to say.
 func (c *Conn) unasked() error {
 	if c.raw == nil {
@@ -128,10 +125,14 @@ func (g glance) Read(p []byte) (n int, err error) {
 		}
 	})
 	switch {
-	case failed != nil, err != nil:
-		return 0, errNothing // whatever it is, waiting for the answer will tell
-	case n <= 0:
+	case failed != nil:
+		return 0, failed
+	case err == syscall.EAGAIN:
 		return 0, errNothing
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
 	}
 	return n, nil
 }

@@ -18,9 +18,32 @@ import (
 	"github.com/penstock/penstock/internal/h1"
 )
 
+// bothKinds runs f with connections as they are, and with such as the poller
+// does not watch.
+func bothKinds(t *testing.T, f func(t *testing.T, dial func(address string) *h1.Conn)) {
+	for _, kind := range []string{"polled", "unpolled"} {
+		t.Run(kind, func(t *testing.T) {
+			f(t, func(address string) *h1.Conn {
+				tcp, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if kind == "unpolled" {
+					if tcp, err = h1.Unpoll(tcp); err != nil {
+						t.Skip(err)
+					}
+				}
+				c := h1.NewConn(tcp, 64<<10)
+				t.Cleanup(func() { c.Close() })
+				return c
+			})
+		})
+	}
+}
+
 // steps makes a connection to send and receive on, to a server whose every
 // answer waits for next.
-func steps(t *testing.T, answer string) (c *h1.Conn, next chan bool) {
+func steps(t *testing.T, dial func(string) *h1.Conn, answer string) (c *h1.Conn, next chan bool) {
 	next = make(chan bool)
 	address, _ := server(t, func(c net.Conn, r *bufio.Reader) {
 		for {
@@ -32,19 +55,26 @@ func steps(t *testing.T, answer string) (c *h1.Conn, next chan bool) {
 			next <- true
 		}
 	})
-	tcp, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
+	return dial(address), next
+}
+
+// arrives waits until Arrived says yes.
+func arrives(t *testing.T, c *h1.Conn) {
+	for range 10_000 {
+		if c.Arrived() {
+			return
+		}
+		time.Sleep(time.Millisecond)
 	}
-	c = h1.NewConn(tcp, 64<<10)
-	t.Cleanup(func() { c.Close() })
-	return c, next
+	t.Fatal("nothing arrived in 10 s")
 }
 
 const ask = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
-func TestAwait(t *testing.T) {
-	c, next := steps(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+func TestArrived(t *testing.T) { bothKinds(t, testArrived) }
+
+func testArrived(t *testing.T, dial func(string) *h1.Conn) {
+	c, next := steps(t, dial, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 	get := &http.Request{Method: "GET"}
 	receive := func(rest time.Duration) string { return outcome(c.Receive(get, rest))(readAll) }
 	for range 2 {
@@ -52,15 +82,13 @@ func TestAwait(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if c.Await(time.Millisecond) {
+			if c.Arrived() {
 				t.Fatal("an answer that did not come")
 			}
 		}
 		next <- true
 		<-next
-		if !c.Await(time.Minute) || !c.Await(0) {
-			t.Fatal("an answer that did not begin")
-		}
+		arrives(t, c)
 		if got := receive(0); got != `200 "ok" map[]` || !c.Idle() {
 			t.Fatal(got)
 		}
@@ -72,10 +100,8 @@ func TestAwait(t *testing.T) {
 	}
 	next <- true
 	<-next
+	arrives(t, c)
 	time.Sleep(time.Until(deadline) + time.Millisecond)
-	if !c.Await(time.Minute) {
-		t.Fatal("an answer that did not begin")
-	}
 	if got := receive(time.Minute); got != `200 "ok" map[]` || !c.Idle() {
 		t.Fatal(got)
 	}
@@ -88,16 +114,16 @@ func TestAwait(t *testing.T) {
 	if err := c.Send(t.Context(), time.Now().Add(500*time.Millisecond), []byte(ask)); err != nil {
 		t.Fatal(err)
 	}
-	if !c.Await(time.Minute) {
-		t.Error("Receive would have to wait after the deadline")
-	}
+	arrives(t, c) // the deadline
 	if _, err := c.Receive(get, time.Minute); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error(err)
 	}
 }
 
 // The deadline of Send holds for pieces, and so does the end of its context.
-func TestSendEnds(t *testing.T) {
+func TestSendEnds(t *testing.T) { bothKinds(t, testSendEnds) }
+
+func testSendEnds(t *testing.T, dial func(string) *h1.Conn) {
 	for name, f := range map[string]func(cancel func()) (time.Time, error){
 		"deadline": func(func()) (time.Time, error) { return time.Now().Add(500 * time.Millisecond), os.ErrDeadlineExceeded },
 		"context": func(cancel func()) (time.Time, error) {
@@ -105,7 +131,7 @@ func TestSendEnds(t *testing.T) {
 			return time.Now().Add(time.Hour), context.Canceled
 		},
 	} {
-		c, next := steps(t, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 9999))
+		c, next := steps(t, dial, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 9999))
 		go func() { next <- true; <-next }()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -113,8 +139,7 @@ func TestSendEnds(t *testing.T) {
 		if err := c.Send(ctx, by, []byte(ask)); err != nil {
 			t.Fatal(name, err)
 		}
-		for !c.Await(time.Millisecond) {
-		}
+		arrives(t, c)
 		res, err := c.Receive(&http.Request{Method: "GET"}, 0)
 		if err == nil {
 			err = res.Body.(*h1.Body).Each(make([]byte, 1000), func([]byte) error { return nil })
@@ -127,7 +152,9 @@ func TestSendEnds(t *testing.T) {
 
 // Nothing is sent on a connection on which something came unasked: it would be
 // read as the answer.
-func TestSendAfterUnasked(t *testing.T) {
+func TestSendAfterUnasked(t *testing.T) { bothKinds(t, testSendAfterUnasked) }
+
+func testSendAfterUnasked(t *testing.T, dial func(string) *h1.Conn) {
 	more := make(chan bool)
 	address, _ := server(t, func(c net.Conn, r *bufio.Reader) {
 		http.ReadRequest(r)
@@ -135,12 +162,7 @@ func TestSendAfterUnasked(t *testing.T) {
 		<-more
 		io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 	})
-	tcp, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := h1.NewConn(tcp, 64<<10)
-	defer c.Close()
+	c := dial(address)
 	if err := c.Send(t.Context(), time.Now().Add(time.Hour), []byte(ask)); err != nil {
 		t.Fatal(err)
 	}
