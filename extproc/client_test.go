@@ -31,25 +31,33 @@ import (
 // client is one for a pool of two members, its picker configured by text.
 func client(t testing.TB, remote string) *extproc.Client {
 	t.Helper()
+	p, err := pool.New(config.Pool{
+		Name: "p", Metrics: config.Metrics{Off: true}, Members: config.Members{Static: []config.Member{{Address: "10.0.0.1:80"}, {Address: "10.0.0.2:80"}}},
+	}, pool.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	c, err := extproc.NewClient(p, remotePicker(t, remote), extproc.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// remotePicker is the configuration of a picker by text, with its defaults.
+func remotePicker(t testing.TB, text string) config.RemotePicker {
+	t.Helper()
 	cfg, err := config.Parse("test.yaml", []byte(`
 listeners: [{name: l, address: "127.0.0.1:0", anonymous: true}]
 admin: {address: "off"}
-pools: [{name: p, metrics: {off: true}, members: {static: ["10.0.0.1:80", "10.0.0.2:80"]}, picker: {remote: {`+remote+`}}}]
+pools: [{name: p, members: {static: ["10.0.0.1:80"]}, picker: {remote: {`+text+`}}}]
 models: [{name: m, targets: [{pool: p}]}]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := pool.New(cfg.Pools[0], pool.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	c, err := extproc.NewClient(p, *cfg.Pools[0].Picker.Remote, extproc.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return *cfg.Pools[0].Picker.Remote
 }
 
 func TestSplitEndpoints(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -78,32 +77,7 @@ func BenchmarkServerCPU(b *testing.B) {
 }
 
 func benchmarkCPU(b *testing.B, n int, answer bool) {
-	child := exec.Command(os.Args[0], "-test.run=^TestServeForBenchmark$")
-	child.Env = append(os.Environ(), serveForBenchmark+"=1")
-	child.Stderr = os.Stderr
-	in, _ := child.StdinPipe()
-	out, _ := child.StdoutPipe()
-	if err := child.Start(); err != nil {
-		b.Fatal(err)
-	}
-	defer child.Wait()
-	defer in.Close()
-	lines := bufio.NewScanner(out)
-	line := func() string {
-		if !lines.Scan() {
-			b.Fatal("the server has ended")
-		}
-		return lines.Text()
-	}
-	address := line()
-	cpu := func() int {
-		io.WriteString(in, "\n")
-		ns, err := strconv.Atoi(line())
-		if err != nil {
-			b.Fatal(err)
-		}
-		return ns
-	}
+	address, cpu := pickerProcess(b)
 	conn := dial(b, address)
 	messages := exchangeOf(n)
 	if !answer {
@@ -142,6 +116,38 @@ func benchmarkCPU(b *testing.B, n int, answer bool) {
 	b.ReportMetric(float64(cpu()-before)/float64(b.N)/1000, "cpu-µs/op")
 }
 
+// pickerProcess starts a picker of eight members in another process; cpu is the
+// time that it has used, in ns.
+func pickerProcess(b *testing.B) (address string, cpu func() int64) {
+	child := exec.Command(os.Args[0], "-test.run=^TestServeForBenchmark$")
+	child.Env = append(os.Environ(), serveForBenchmark+"=1")
+	child.Stderr = os.Stderr
+	in, _ := child.StdinPipe()
+	out, _ := child.StdoutPipe()
+	if err := child.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		in.Close()
+		child.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	line := func() string {
+		if !lines.Scan() {
+			b.Fatal("the server has ended")
+		}
+		return lines.Text()
+	}
+	return line(), func() int64 {
+		io.WriteString(in, "\n")
+		ns, err := strconv.ParseInt(line(), 10, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return ns
+	}
+}
+
 const serveForBenchmark = "PENSTOCK_TEST_SERVE_PICKS"
 
 // TestServeForBenchmark is the other process of BenchmarkServerCPU: it prints
@@ -156,10 +162,15 @@ func TestServeForBenchmark(t *testing.T) {
 	_, at := listen(t, cfg, map[string]extproc.Backend{"llama": {Pool: p, Picker: scheduler(t, p)}})
 	fmt.Println(at[0].Address)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Println(strings.TrimSpace(fmt.Sprint(u.Utime.Nano() + u.Stime.Nano())))
+		fmt.Println(ownCPU(t))
 	}
+}
+
+// ownCPU is the CPU time that this process has used, in ns.
+func ownCPU(t testing.TB) int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
 }
