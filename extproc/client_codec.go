@@ -6,12 +6,14 @@ package extproc
 import (
 	"unicode/utf8"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // clientCodec is gRPC's own but for the messages that make up nearly all of a
@@ -22,12 +24,22 @@ type clientCodec struct{ encoding.CodecV2 }
 
 func newClientCodec() clientCodec { return clientCodec{encoding.GetCodecV2(proto.Name)} }
 
+// endpoints are what the metadata of the answer names.
+func (in *inbound) endpoints() string {
+	if in.lb != "" {
+		return in.lb
+	}
+	return lbText(in.m.GetDynamicMetadata(), HeaderEndpoint)
+}
+
 // inbound is an answer with the memory that it was read into, both used again
 // for the next one: what is kept of an answer has to be copied.
 type inbound struct {
 	m      extprocv3.ProcessingResponse
 	buf    []byte
 	common extprocv3.CommonResponse
+	lb     string // the endpoints of the metadata, where m does not hold it
+	head   answerHead
 	body   struct {
 		kind     extprocv3.ProcessingResponse_RequestBody
 		response extprocv3.BodyResponse
@@ -61,9 +73,11 @@ func (c clientCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	data.CopyTo(in.buf)
 	in.m.Reset()
-	if decodeBodyAnswer(in.buf, in) {
+	if decodeBodyAnswer(in.buf, in) || decodeHeadAnswer(in.buf, in) {
 		return nil
 	}
+	in.m.Reset()
+	in.lb = ""
 	return protobuf.Unmarshal(in.buf, &in.m)
 }
 
@@ -93,11 +107,16 @@ func encodeRequest(m *extprocv3.ProcessingRequest) (mem.BufferSlice, bool) {
 		return nil, false
 	}
 	if m.MetadataContext != nil {
-		text, err := protobuf.Marshal(m.MetadataContext)
-		if err != nil {
+		ok := len(m.MetadataContext.TypedFilterMetadata) == 0
+		b = nested(b, 8, func(b []byte) []byte {
+			for namespace, s := range m.MetadataContext.FilterMetadata { // a map, as Struct.fields
+				b = mapEntry(b, namespace, &ok, func(b []byte) []byte { return appendTexts(b, s, &ok) })
+			}
+			return b
+		})
+		if !ok {
 			return nil, false
 		}
-		b = protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), text)
 	}
 	if p := m.ProtocolConfig; p != nil {
 		b = nested(b, 11, func(b []byte) []byte {
@@ -155,22 +174,202 @@ func encodeFields(number protowire.Number, h *extprocv3.HttpHeaders) []byte {
 	})
 }
 
+// mapEntry appends an entry of a map, the first field of its message.
+func mapEntry(b []byte, key string, ok *bool, value func([]byte) []byte) []byte {
+	*ok = *ok && utf8.ValidString(key)
+	return nested(b, 1, func(b []byte) []byte { return nested(appendText(b, 1, key), 2, value) })
+}
+
+// appendTexts appends a Struct whose values are texts and lists of texts; not
+// ok: it has others.
+func appendTexts(b []byte, s *structpb.Struct, ok *bool) []byte {
+	text := func(b []byte, v *structpb.Value) []byte {
+		t, is := v.GetKind().(*structpb.Value_StringValue)
+		if *ok = *ok && is && utf8.ValidString(t.StringValue); !*ok {
+			return b
+		}
+		return protowire.AppendString(protowire.AppendTag(b, 3, protowire.BytesType), t.StringValue)
+	}
+	for key, v := range s.GetFields() {
+		b = mapEntry(b, key, ok, func(b []byte) []byte {
+			list, is := v.GetKind().(*structpb.Value_ListValue)
+			if !is {
+				return text(b, v)
+			}
+			return nested(b, 6, func(b []byte) []byte {
+				for _, v := range list.ListValue.GetValues() {
+					b = nested(b, 1, func(b []byte) []byte { return text(b, v) })
+				}
+				return b
+			})
+		})
+	}
+	return b
+}
+
+// answerHead is memory for an answer to headers.
+type answerHead struct {
+	request  extprocv3.ProcessingResponse_RequestHeaders
+	response extprocv3.ProcessingResponse_ResponseHeaders
+	answer   extprocv3.HeadersResponse
+	mutation extprocv3.HeaderMutation
+	options  []setOption
+}
+
+type setOption struct {
+	option corev3.HeaderValueOption
+	field  corev3.HeaderValue
+}
+
+// decodeHeadAnswer reads an answer to headers that sets and removes some and
+// names endpoints, and nothing else, in place.
+func decodeHeadAnswer(b []byte, in *inbound) bool {
+	x := &in.head
+	in.lb = ""
+	var common []byte
+	if !each(b, func(r record) bool {
+		if !r.isText {
+			return false
+		}
+		switch {
+		case r.number == 8 && in.lb == "":
+			in.lb = decodeLB(r.bytes)
+			return in.lb != ""
+		case r.number == 1 && in.m.Response == nil:
+			x.request.RequestHeaders = &x.answer
+			in.m.Response = &x.request
+		case r.number == 2 && in.m.Response == nil:
+			x.response.ResponseHeaders = &x.answer
+			in.m.Response = &x.response
+		default:
+			return false
+		}
+		ok := false
+		common, ok = only(r.bytes, 1) // HeadersResponse.response
+		return ok
+	}) || in.m.Response == nil {
+		return false
+	}
+	in.common.Reset()
+	x.mutation.Reset()
+	x.options = x.options[:0]
+	x.answer.Response = &in.common
+	ok := each(common, func(r record) bool {
+		switch {
+		case r.number == 5 && !r.isText:
+			in.common.ClearRouteCache = protowire.DecodeBool(r.value)
+			return true
+		case r.number == 2 && r.isText && in.common.HeaderMutation == nil:
+			in.common.HeaderMutation = &x.mutation
+			return each(r.bytes, func(r record) bool {
+				switch {
+				case r.number == 1 && r.isText:
+					return decodeOption(r.bytes, x)
+				case r.number == 2 && r.isText && utf8.Valid(r.bytes):
+					x.mutation.RemoveHeaders = append(x.mutation.RemoveHeaders, string(r.bytes))
+					return true
+				}
+				return false
+			})
+		}
+		return false
+	})
+	for i := range x.options { // which do not move any more
+		o := &x.options[i]
+		o.option.Header = &o.field
+		x.mutation.SetHeaders = append(x.mutation.SetHeaders, &o.option)
+	}
+	return ok
+}
+
+// decodeOption reads one of HeaderMutation.set_headers.
+func decodeOption(b []byte, x *answerHead) bool {
+	if len(x.options) == cap(x.options) {
+		x.options = append(make([]setOption, 0, 2*len(x.options)+4), x.options...)
+	}
+	x.options = x.options[:len(x.options)+1]
+	o := &x.options[len(x.options)-1]
+	o.option.Reset()
+	o.field.Reset()
+	field := false
+	return each(b, func(r record) bool {
+		switch {
+		case r.number == 3 && !r.isText:
+			o.option.AppendAction = corev3.HeaderValueOption_HeaderAppendAction(int32(r.value))
+			return true
+		case r.number != 1 || !r.isText || field:
+			return false
+		}
+		field = true
+		return each(r.bytes, func(r record) bool {
+			switch {
+			case r.number == 1 && r.isText && string(r.bytes) == HeaderEndpoint:
+				o.field.Key = HeaderEndpoint
+			case r.number == 1 && r.isText && utf8.Valid(r.bytes):
+				o.field.Key = string(r.bytes)
+			case r.number == 2 && r.isText && utf8.Valid(r.bytes):
+				o.field.Value = string(r.bytes)
+			case r.number == 3 && r.isText:
+				o.field.RawValue = r.bytes
+			default:
+				return false
+			}
+			return true
+		})
+	}) && field
+}
+
+// decodeLB is the text in dynamic metadata of the shape that lbMetadata makes
+// for endpoints; "" for every other shape.
+func decodeLB(b []byte) string {
+	entry := func(b []byte, key string) (value []byte) {
+		fields := 0
+		ok := each(b, func(r record) bool {
+			fields++
+			return r.isText && (r.number == 1 && fields == 1 && string(r.bytes) == key || r.number == 2 && fields == 2 && setBytes(&value, r.bytes))
+		})
+		if !ok || fields != 2 {
+			return nil
+		}
+		return value
+	}
+	// Struct.fields, Value.struct_value, Struct.fields, Value.string_value.
+	b, _ = only(b, 1)
+	b, _ = only(entry(b, namespaceLB), 5)
+	b, _ = only(b, 1)
+	b, _ = only(entry(b, HeaderEndpoint), 3)
+	if !utf8.Valid(b) {
+		return ""
+	}
+	return string(b)
+}
+
+func setBytes(to *[]byte, b []byte) bool {
+	*to = b
+	return true
+}
+
+// only is the one field of a message, which must have this number and be text.
+func only(b []byte, number protowire.Number) (inner []byte, ok bool) {
+	n := 0
+	ok = each(b, func(r record) bool {
+		n++
+		inner = r.bytes
+		return r.number == number && r.isText
+	})
+	if !ok || n != 1 {
+		return nil, false
+	}
+	return inner, true
+}
+
 // decodeBodyAnswer reads a streamed part of a request's body, and nothing else,
 // in place.
 func decodeBodyAnswer(b []byte, in *inbound) bool {
-	one := func(b []byte, number protowire.Number) ([]byte, bool) {
-		var inner []byte
-		n := 0
-		ok := each(b, func(r record) bool {
-			n++
-			inner = r.bytes
-			return r.number == number && r.isText
-		})
-		return inner, ok && n == 1
-	}
+	in.lb = ""
 	for _, number := range [...]protowire.Number{3, 1, 3, 3} { // request_body, response, body_mutation, streamed_response
 		var ok bool
-		if b, ok = one(b, number); !ok {
+		if b, ok = only(b, number); !ok {
 			return false
 		}
 	}

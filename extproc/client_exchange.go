@@ -47,6 +47,8 @@ type exchange struct {
 	member   *pool.Member
 	head     chan *extprocv3.HeadersResponse // capacity 1
 	over     chan struct{}                   // closed when nothing more comes
+	through  atomic.Int32                    // sides that are through with the stream
+	parting  *time.Timer                     // ends the stream after farewell
 	evicted  context.Context
 	evict    context.CancelCauseFunc
 	headSent bool
@@ -231,7 +233,7 @@ func (x *exchange) await(timer *time.Timer, timeout time.Duration) error {
 			}
 			continue
 		}
-		if lb := lbText(m.GetDynamicMetadata(), HeaderEndpoint); lb != "" {
+		if lb := in.endpoints(); lb != "" {
 			x.q.lb = lb
 		}
 		if err := x.take(m); err != nil {
@@ -393,7 +395,12 @@ func (x *exchange) result() *epp.Result {
 
 // receive reads what the picker still says after its decision.
 func (x *exchange) receive() {
-	defer close(x.over)
+	defer func() {
+		close(x.over)
+		if x.through.Add(1) == 2 {
+			x.letGo()
+		}
+	}()
 	for {
 		in := &inbound{} // the head is read by another goroutine
 		if err := x.stream.RecvMsg(in); err != nil {

@@ -85,6 +85,9 @@ func ClientCodec(m *extprocv3.ProcessingRequest, text []byte) (wrote bool, again
 	in := &inbound{}
 	in.buf = bytes.Repeat([]byte{0xAA}, 64) // what the last message left
 	err = newClientCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, in)
+	if in.lb != "" {
+		in.m.DynamicMetadata = lbMetadata(HeaderEndpoint, in.lb)
+	}
 	return true, again, &in.m, err
 }
 

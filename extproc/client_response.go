@@ -4,7 +4,6 @@
 package extproc
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -104,15 +103,12 @@ func (x *exchange) settle(o epp.Outcome) {
 	x.charge.Release()
 	x.unfollow()
 	x.evict(errSettled)
-	end := func() {
-		x.cancel(errSettled)
-		x.release()
-	}
 	if !x.headSent || o.Err != nil || x.gone() {
 		if x.copy != nil {
 			x.copy.stop()
 		}
-		end()
+		x.cancel(errSettled)
+		x.release()
 		return
 	}
 	last := func() {
@@ -120,26 +116,28 @@ func (x *exchange) settle(o epp.Outcome) {
 			x.sendBody(digest(o.Usage, x.sse), true)
 		}
 		x.stream.CloseSend()
-		timer := time.NewTimer(farewell)
-		defer timer.Stop()
-		select {
-		case <-x.over:
-		case <-timer.C:
-		}
-		end()
+		x.part()
 	}
 	if x.copy != nil {
 		x.copy.finish(last)
 		return
 	}
-	x.sendBody(digest(o.Usage, x.sse), true)
-	x.stream.CloseSend()
-	timer := time.AfterFunc(farewell, func() { x.cancel(errSettled) })
-	go func() {
-		<-x.over
-		timer.Stop()
-		end()
-	}()
+	last()
+}
+
+// part gives the picker farewell to end the stream. The second of both sides to
+// be through with it, settle and receive, lets go of it.
+func (x *exchange) part() {
+	x.parting = time.AfterFunc(farewell, func() { x.cancel(errSettled) })
+	if x.through.Add(1) == 2 {
+		x.letGo()
+	}
+}
+
+func (x *exchange) letGo() {
+	x.parting.Stop()
+	x.cancel(errSettled)
+	x.release()
 }
 
 func (x *exchange) sendBody(p []byte, last bool) error {
@@ -152,14 +150,8 @@ func (x *exchange) sendBody(p []byte, last bool) error {
 // digest is what a picker is shown of an answer in place of its body: the end
 // of one, with the usage, in the form of the API.
 func digest(u llm.Usage, sse bool) []byte {
-	usage := map[string]any{
-		"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
-		"prompt_tokens_details": map[string]int{"cached_tokens": u.Cached},
-	}
-	text, err := json.Marshal(map[string]any{"choices": []int{}, "usage": usage})
-	if err != nil {
-		panic(err) // numbers
-	}
+	text := fmt.Appendf(nil, `{"choices":[],"usage":{"completion_tokens":%d,"prompt_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},"total_tokens":%d}}`,
+		u.Output, u.Input, u.Cached, u.Input+u.Output)
 	if !sse {
 		return text
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -308,6 +309,25 @@ func FuzzClientCodec(f *testing.F) {
 	add(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
 		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: []byte("part"), EndOfStream: true}}},
 	}}}})
+	for _, set := range []*corev3.HeaderValueOption{
+		{Header: &corev3.HeaderValue{Key: extproc.HeaderEndpoint, RawValue: []byte("10.0.0.1:80")}},
+		{Header: &corev3.HeaderValue{Key: "x-a", Value: "b"}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD},
+		{Header: &corev3.HeaderValue{Key: "x-a"}, KeepEmptyValue: true},
+	} {
+		common := &extprocv3.CommonResponse{ClearRouteCache: true, HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set}, RemoveHeaders: []string{"x-b"}}}
+		lb, err := structpb.NewStruct(map[string]any{"envoy.lb": map[string]any{extproc.HeaderEndpoint: "10.0.0.1:80"}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		add(&extprocv3.ProcessingResponse{DynamicMetadata: lb, Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}})
+		add(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: common}}})
+	}
+	hint, err := structpb.NewStruct(map[string]any{"k": []any{"a", "b"}, "t": "x", "n": 1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	add(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{}},
+		MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": hint, "": nil}}})
 	f.Fuzz(func(t *testing.T, text []byte) {
 		asked, answer := &extprocv3.ProcessingRequest{}, &extprocv3.ProcessingResponse{}
 		if (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, asked) != nil {
