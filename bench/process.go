@@ -154,18 +154,24 @@ func children(pid int) (out []int) {
 }
 
 // memory is the resident set in bytes.
-func (p *process) memory() (int64, error) {
+func (p *process) memory() (int64, error) { return p.status("VmRSS") }
+
+// peak is the largest resident set there was.
+func (p *process) peak() (int64, error) { return p.status("VmHWM") }
+
+// status is a size of /proc/PID/status, in bytes.
+func (p *process) status(name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, fmt.Errorf("bench: memory of %s: %w", p.name, err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
 			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, errors.New("bench: no VmRSS in /proc status")
+	return 0, fmt.Errorf("bench: no %s in /proc status", name)
 }
 
 // freeAddresses are loopback addresses that were free a moment ago.

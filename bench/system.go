@@ -25,9 +25,20 @@ import (
 // Proxy is a program to be measured as a process of its own.
 type Proxy struct {
 	Name string
-	// Command writes what the program needs into dir and returns its command
-	// line: it shall listen at the address and spread requests over servers.
-	Command func(dir, listen string, servers []string) (argv []string, err error)
+	// Command writes what the program needs into at.Dir and returns its command
+	// line: it shall listen at at.Listen and spread requests over at.Servers.
+	Command func(at Place) (argv []string, err error)
+	// Picker is the same for a second program, which the first asks at
+	// at.Picker and which is started before it. nil: there is none.
+	Picker func(at Place) (argv []string, err error)
+}
+
+// Place is where a proxy runs.
+type Place struct {
+	Dir     string // for its files
+	Listen  string
+	Picker  string // address of its picker
+	Servers []string
 }
 
 // System measures whole processes on this machine against each other in one
@@ -80,6 +91,7 @@ const poolSize = 4 // servers behind each proxy
 type running struct {
 	Proxy
 	*process
+	picker  *process // nil: it has none
 	address string
 }
 
@@ -96,31 +108,41 @@ func (s *System) begin(ctx context.Context, b *Backend, servers int, proxies []P
 			end()
 		}
 	}()
-	addresses, err := freeAddresses(servers + len(proxies))
+	addresses, err := freeAddresses(servers + 2*len(proxies))
 	if err != nil {
 		return nil, "", nil, err
 	}
-	listen, addresses := addresses[:len(proxies)], addresses[len(proxies):]
-	back, err := startProcess(ctx, "backend", s.Dir, addresses[0], s.Backend(addresses, b))
-	if err != nil {
+	listen, addresses := addresses[:2*len(proxies)], addresses[2*len(proxies):]
+	start := func(name, dir, address string, argv []string, err error) (*process, error) {
+		if err != nil {
+			return nil, err
+		}
+		p, err := startProcess(ctx, name, dir, address, argv)
+		if err == nil {
+			started = append(started, p)
+		}
+		return p, err
+	}
+	if _, err = start("backend", s.Dir, addresses[0], s.Backend(addresses, b), nil); err != nil {
 		return nil, "", nil, err
 	}
-	started = append(started, back)
 	for i, x := range proxies {
-		dir, err := os.MkdirTemp(s.Dir, "proxy")
-		if err != nil {
+		at := Place{Listen: listen[2*i], Picker: listen[2*i+1], Servers: addresses}
+		if at.Dir, err = os.MkdirTemp(s.Dir, "proxy"); err != nil {
 			return nil, "", nil, err
 		}
-		argv, err := x.Command(dir, listen[i], addresses)
-		if err != nil {
+		r := &running{Proxy: x, address: at.Listen}
+		if x.Picker != nil {
+			argv, err := x.Picker(at)
+			if r.picker, err = start(x.Name+": the picker", at.Dir, at.Picker, argv, err); err != nil {
+				return nil, "", nil, err
+			}
+		}
+		argv, err := x.Command(at)
+		if r.process, err = start(x.Name, at.Dir, at.Listen, argv, err); err != nil {
 			return nil, "", nil, err
 		}
-		p, err := startProcess(ctx, x.Name, dir, listen[i], argv)
-		if err != nil {
-			return nil, "", nil, err
-		}
-		started = append(started, p)
-		list = append(list, &running{Proxy: x, process: p, address: listen[i]})
+		list = append(list, r)
 	}
 	return list, "http://" + addresses[0] + "/counters", end, nil
 }
@@ -205,8 +227,8 @@ func (s *System) RequestCost(ctx context.Context) ([]Figure, error) {
 	return out, nil
 }
 
-// cost is the CPU time of the process during f for each of n, in microseconds.
-func (p *running) cost(n int, f func() error) (float64, error) {
+// cost is the CPU time of a process during f for each of n, in microseconds.
+func (p *process) cost(n int, f func() error) (float64, error) {
 	before, err := p.cpu()
 	if err != nil {
 		return 0, err

@@ -68,8 +68,8 @@ func testSystem(t *testing.T) *bench.System {
 		return append([]string{"/usr/bin/env", "BENCH_TEST_ROLE=" + role, self}, args...)
 	}
 	proxy := func(name string) bench.Proxy {
-		return bench.Proxy{Name: name, Command: func(_, listen string, servers []string) ([]string, error) {
-			return command("proxy", append([]string{listen}, servers...)...), nil
+		return bench.Proxy{Name: name, Command: func(at bench.Place) ([]string, error) {
+			return command("proxy", append([]string{at.Listen}, at.Servers...)...), nil
 		}}
 	}
 	return &bench.System{
@@ -121,7 +121,7 @@ func TestSystem(t *testing.T) {
 
 func TestSystemSaysWhatDidNotStart(t *testing.T) {
 	s := testSystem(t)
-	s.Subject = bench.Proxy{Name: "broken", Command: func(string, string, []string) ([]string, error) {
+	s.Subject = bench.Proxy{Name: "broken", Command: func(bench.Place) ([]string, error) {
 		return []string{"/bin/sh", "-c", "echo no config >&2; exit 3"}, nil
 	}}
 	_, err := s.RequestCost(context.Background())

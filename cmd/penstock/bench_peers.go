@@ -4,15 +4,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,12 +25,13 @@ func newBenchPeersCommand() *cobra.Command {
 		Short: "Compare the picker in process, in another process, and behind Envoy",
 		Long: `Compare what a pick costs in this gateway's process, in another process (Endpoint
 Picker Protocol), and in another process behind Envoy: CPU of all processes
-between client and server, time, and requests per second. Linux only. Envoy is
-left out aloud if --envoy names none.`,
+between client and server, time, requests per second, and memory. Linux only.
+Envoy is left out aloud if --envoy names none.`,
 		Args: cobra.NoArgs,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
+	fs.StringSliceVar(&f.measures, "measure", []string{"cost", "memory"}, "measurements to run")
 	fs.StringVar(&envoy, "envoy", os.Getenv("ENVOY"), "Envoy binary")
 	fs.IntVar(&f.rounds, "rounds", 5, "rounds of each, alternating")
 	fs.IntVar(&f.requests, "requests", 4000, "requests of a round at saturation")
@@ -58,55 +55,65 @@ left out aloud if --envoy names none.`,
 		}
 		defer os.RemoveAll(dir)
 		s := &bench.System{Dir: dir, Log: c.ErrOrStderr(), Rounds: f.rounds, Requests: f.requests, Period: f.period,
+			Baseline: reverseProxy("reverse-proxy", self),
 			Backend: func(addresses []string, b *bench.Backend) []string {
-				return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","), "--metrics-bytes", "4096"}
+				return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","), "--interval", b.Interval.String(), "--metrics-bytes", "4096"}
 			}}
-		peers := []bench.Proxy{
-			gatewayProxy(f.binary, true),
-			remoteProxy("penstock + epp, response off", self, f.binary, "off"),
-			remoteProxy("penstock + epp", self, f.binary, "headers"),
-			remoteProxy("penstock + epp, response full", self, f.binary, "full"),
+		inProcess := gatewayProxy(f.binary, true)
+		inProcess.Name = "penstock, picker in process"
+		off, usual := remoteProxy("penstock + epp, response off", f.binary, "off"), remoteProxy("penstock + epp", f.binary, "headers")
+		peers := []bench.Peer{
+			{Proxy: inProcess},
+			{Proxy: off, Ask: bench.BudgetAskOff, Pick: bench.BudgetPick, Timed: true},
+			{Proxy: usual, Ask: bench.BudgetAskDefault, Timed: true},
+			{Proxy: remoteProxy("penstock + epp, response full", f.binary, "full")},
 		}
-		peers[0].Name = "penstock, picker in process"
 		if envoy != "" {
-			peers = append(peers, envoyProxy(self, f.binary, envoy))
+			peers = append(peers, bench.Peer{Proxy: envoyProxy(f.binary, envoy)})
 		} else {
 			fmt.Fprintln(c.ErrOrStderr(), "*** there is no Envoy (--envoy, e2e/envoy/install.sh): it is not measured ***")
 		}
-		figures, err := s.PeerCost(c.Context(), peers)
-		if err != nil {
-			return err
+		report := bench.SystemReport{Origin: benchOrigin()}
+		for _, m := range f.measures {
+			run, ok := map[string]func() ([]bench.Figure, error){
+				"cost":   func() ([]bench.Figure, error) { return s.PeerCost(c.Context(), peers) },
+				"memory": func() ([]bench.Figure, error) { return s.PeerMemory(c.Context(), []bench.Proxy{off, usual}) },
+			}[m]
+			if !ok {
+				return fmt.Errorf("--measure %q: cost and memory are known", m)
+			}
+			figures, err := run()
+			if err != nil {
+				return err
+			}
+			report.Figures = append(report.Figures, figures...)
 		}
-		report := bench.SystemReport{Origin: benchOrigin(), Figures: figures}
 		return report.Write(c.OutOrStdout(), out)
 	}
 	return c
 }
 
-// pickerFile writes the configuration of a picker for the servers.
-func pickerFile(dir, address string, servers []string) (string, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "admin: {address: \"off\"}\npools:\n  - name: bench\n    engine: vllm\n    members:\n      static:\n")
-	for _, s := range servers {
-		fmt.Fprintf(&b, "        - %q\n", s)
+// pickerProgram is our picker for the servers.
+func pickerProgram(binary string) func(at bench.Place) ([]string, error) {
+	return func(at bench.Place) ([]string, error) {
+		var b strings.Builder
+		fmt.Fprintf(&b, "admin: {address: \"off\"}\npools:\n  - name: bench\n    engine: vllm\n    members:\n      static:\n")
+		for _, s := range at.Servers {
+			fmt.Fprintf(&b, "        - %q\n", s)
+		}
+		fmt.Fprintf(&b, "models:\n  - {name: bench, targets: [{pool: bench}]}\npickerListeners:\n  - {pool: bench, address: %q, health: \"off\", plaintext: true}\n", at.Picker)
+		file := filepath.Join(at.Dir, "picker.yaml")
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			return nil, err
+		}
+		return []string{binary, "epp", "-c", file, "--metrics-port", "0"}, nil
 	}
-	fmt.Fprintf(&b, "models:\n  - {name: bench, targets: [{pool: bench}]}\npickerListeners:\n  - {pool: bench, address: %q, health: \"off\", plaintext: true}\n", address)
-	file := filepath.Join(dir, "picker.yaml")
-	return file, os.WriteFile(file, []byte(b.String()), 0o600)
 }
 
 // remoteProxy is the gateway with a picker in another process.
-func remoteProxy(name, self, binary, response string) bench.Proxy {
-	return bench.Proxy{Name: name, Command: func(dir, listen string, servers []string) ([]string, error) {
-		picker, err := freeLoopback()
-		if err != nil {
-			return nil, err
-		}
-		pickerConf, err := pickerFile(dir, picker, servers)
-		if err != nil {
-			return nil, err
-		}
-		argv, err := gatewayProxy(binary, false).Command(dir, listen, servers)
+func remoteProxy(name, binary, response string) bench.Proxy {
+	return bench.Proxy{Name: name, Picker: pickerProgram(binary), Command: func(at bench.Place) ([]string, error) {
+		argv, err := gatewayProxy(binary, false).Command(at)
 		if err != nil {
 			return nil, err
 		}
@@ -115,35 +122,20 @@ func remoteProxy(name, self, binary, response string) bench.Proxy {
 		if err != nil {
 			return nil, err
 		}
-		remote := fmt.Sprintf("    picker: {remote: {address: %q, response: {mode: %q}}}\n    members:\n", picker, response)
-		if err := os.WriteFile(file, []byte(strings.Replace(string(text), "    members:\n", remote, 1)), 0o600); err != nil {
-			return nil, err
-		}
-		return together(self, picker, []string{binary, "epp", "-c", pickerConf, "--metrics-port", "0"}, argv), nil
+		remote := fmt.Sprintf("    picker: {remote: {address: %q, response: {mode: %q}}}\n    members:\n", at.Picker, response)
+		return argv, os.WriteFile(file, []byte(strings.Replace(string(text), "    members:\n", remote, 1)), 0o600)
 	}}
 }
 
 // envoyProxy is Envoy with our picker, configured as examples/envoy shows.
-func envoyProxy(self, binary, envoy string) bench.Proxy {
-	return bench.Proxy{Name: "Envoy + epp", Command: func(dir, listen string, servers []string) ([]string, error) {
-		picker, err := freeLoopback()
+func envoyProxy(binary, envoy string) bench.Proxy {
+	return bench.Proxy{Name: "Envoy + epp", Picker: pickerProgram(binary), Command: func(at bench.Place) ([]string, error) {
+		text, err := envoyConfig(at.Listen, at.Picker, at.Servers)
 		if err != nil {
 			return nil, err
 		}
-		pickerConf, err := pickerFile(dir, picker, servers)
-		if err != nil {
-			return nil, err
-		}
-		text, err := envoyConfig(listen, picker, servers)
-		if err != nil {
-			return nil, err
-		}
-		file := filepath.Join(dir, "envoy.yaml")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-		return together(self, picker, []string{binary, "epp", "-c", pickerConf, "--metrics-port", "0"},
-			[]string{envoy, "-c", file, "--use-dynamic-base-id", "-l", "warning"}), nil
+		file := filepath.Join(at.Dir, "envoy.yaml")
+		return []string{envoy, "-c", file, "--use-dynamic-base-id", "-l", "warning"}, os.WriteFile(file, []byte(text), 0o600)
 	}}
 }
 
@@ -212,83 +204,3 @@ MEMBERS
           explicit_http_config: {http2_protocol_options: {}}
       load_assignment: {cluster_name: picker, endpoints: [{lb_endpoints: [{endpoint: {address: PICKER}}]}]}
 `
-
-func freeLoopback() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
-
-// together is the command line of bench together.
-func together(self, waitFor string, first, second []string) []string {
-	argv := append([]string{self, "bench", "together", "--wait-for", waitFor, "--"}, first...)
-	return append(append(argv, "--and"), second...)
-}
-
-// newBenchTogetherCommand runs two programs as children of one process, so
-// that they are measured as one.
-func newBenchTogetherCommand() *cobra.Command {
-	var waitFor string
-	c := &cobra.Command{
-		Use:    "together --wait-for ADDRESS -- COMMAND... --and COMMAND...",
-		Short:  "Run two programs as one",
-		Hidden: true,
-		RunE: func(c *cobra.Command, args []string) error {
-			i := 0
-			for i < len(args) && args[i] != "--and" {
-				i++
-			}
-			if i == 0 || i+1 >= len(args) {
-				return usageError("two commands are needed, with --and between them")
-			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return runTogether(ctx, waitFor, args[:i], args[i+1:])
-		},
-	}
-	c.Flags().StringVar(&waitFor, "wait-for", "", "address at which the first must listen before the second starts")
-	return c
-}
-
-func runTogether(ctx context.Context, waitFor string, first, second []string) error {
-	command := func(argv []string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-		cmd.Stderr = os.Stderr
-		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-		cmd.WaitDelay = time.Second
-		return cmd
-	}
-	a := command(first)
-	if err := a.Start(); err != nil {
-		return err
-	}
-	ended := make(chan error, 2)
-	go func() { ended <- a.Wait() }()
-	for {
-		if conn, err := net.DialTimeout("tcp", waitFor, time.Second); err == nil {
-			conn.Close()
-			break
-		}
-		select {
-		case err := <-ended:
-			return fmt.Errorf("%s ended: %w", first[0], err)
-		case <-ctx.Done():
-			return nil
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	b := command(second)
-	if err := b.Start(); err != nil {
-		return err
-	}
-	go func() { ended <- b.Wait() }()
-	err := <-ended
-	if ctx.Err() != nil {
-		<-ended
-		return nil
-	}
-	return err
-}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,17 +127,17 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 // gatewayProxy runs the gateway with the default profile, metrics and records
 // on, as a user would; without scraping where that is measured apart.
 func gatewayProxy(binary string, scrape bool) bench.Proxy {
-	return bench.Proxy{Name: "penstock", Command: func(dir, listen string, servers []string) ([]string, error) {
-		file := filepath.Join(dir, "penstock.yaml")
+	return bench.Proxy{Name: "penstock", Command: func(at bench.Place) ([]string, error) {
+		file := filepath.Join(at.Dir, "penstock.yaml")
 		var b strings.Builder
-		fmt.Fprintf(&b, "listeners:\n  - {name: bench, address: %q, anonymous: true}\n", listen)
+		fmt.Fprintf(&b, "listeners:\n  - {name: bench, address: %q, anonymous: true}\n", at.Listen)
 		fmt.Fprintf(&b, "admin: {address: \"off\"}\n")
 		fmt.Fprintf(&b, "pools:\n  - name: bench\n    engine: vllm\n    metrics: {off: %v}\n    members:\n      static:\n", !scrape)
-		for _, s := range servers {
+		for _, s := range at.Servers {
 			fmt.Fprintf(&b, "        - %q\n", s)
 		}
 		fmt.Fprintf(&b, "models:\n  - name: bench\n    targets: [{pool: bench}]\n")
-		fmt.Fprintf(&b, "records: {path: %q}\n", filepath.Join(dir, "records.jsonl"))
+		fmt.Fprintf(&b, "records: {path: %q}\n", filepath.Join(at.Dir, "records.jsonl"))
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 			return nil, err
 		}
@@ -147,18 +146,16 @@ func gatewayProxy(binary string, scrape bool) bench.Proxy {
 }
 
 func reverseProxy(name, self string) bench.Proxy {
-	return bench.Proxy{Name: name, Command: func(_, listen string, servers []string) ([]string, error) {
-		return []string{self, "bench", "reverse-proxy", "--listen", listen, "--server", strings.Join(servers, ",")}, nil
+	return bench.Proxy{Name: name, Command: func(at bench.Place) ([]string, error) {
+		return []string{self, "bench", "reverse-proxy", "--listen", at.Listen, "--server", strings.Join(at.Servers, ",")}, nil
 	}}
 }
 
 // nginxProxy runs nginx in the foreground with one worker and connections to
 // the servers kept.
 func nginxProxy(binary string) bench.Proxy {
-	return bench.Proxy{Name: "nginx", Command: func(dir, listen string, servers []string) ([]string, error) {
-		if _, _, err := net.SplitHostPort(listen); err != nil {
-			return nil, err
-		}
+	return bench.Proxy{Name: "nginx", Command: func(at bench.Place) ([]string, error) {
+		dir := at.Dir
 		var b strings.Builder
 		fmt.Fprintf(&b, "daemon off;\nworker_processes 1;\nworker_rlimit_nofile 20000;\npid %s/nginx.pid;\nerror_log stderr warn;\n", dir)
 		fmt.Fprintf(&b, "events { worker_connections 10000; }\nhttp {\n  access_log off;\n")
@@ -166,10 +163,10 @@ func nginxProxy(binary string) bench.Proxy {
 			fmt.Fprintf(&b, "  %s_temp_path %s/%s;\n", t, dir, t)
 		}
 		fmt.Fprintf(&b, "  keepalive_requests 1000000;\n  upstream servers {\n")
-		for _, s := range servers {
+		for _, s := range at.Servers {
 			fmt.Fprintf(&b, "    server %s;\n", s)
 		}
-		fmt.Fprintf(&b, "    keepalive 1024;\n    keepalive_requests 1000000;\n  }\n  server {\n    listen %s;\n    location / {\n", listen)
+		fmt.Fprintf(&b, "    keepalive 1024;\n    keepalive_requests 1000000;\n  }\n  server {\n    listen %s;\n    location / {\n", at.Listen)
 		fmt.Fprintf(&b, "      proxy_pass http://servers;\n      proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }\n  }\n}\n")
 		file := filepath.Join(dir, "nginx.conf")
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
