@@ -133,7 +133,7 @@ rig-down: ## end the cluster that rig-up started
 
 .PHONY: rig-test
 rig-test: prerequisites ## test the rig itself: pods, Services, volumes, tokens, and that nothing is left behind
-	cd conformance/rig && GOFLAGS= go test -trimpath -count=1 -timeout $(TESTTIMEOUT) ./...
+	cd conformance/rig && CGO_ENABLED=0 GOFLAGS= go test -trimpath -count=1 -timeout $(TESTTIMEOUT) ./...
 
 .PHONY: docs
 docs: build ## write the reference pages in docs/ from the binary
