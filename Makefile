@@ -133,6 +133,7 @@ rig-down: ## end the cluster that rig-up started
 
 .PHONY: rig-test
 rig-test: prerequisites ## test the rig itself: pods, Services, volumes, tokens, and that nothing is left behind
+	conformance/rig/rig.sh build --programs echo-basic,coredns,apiclient
 	cd conformance/rig && CGO_ENABLED=0 GOFLAGS= go test -trimpath -count=1 -timeout $(TESTTIMEOUT) ./...
 
 .PHONY: docs
