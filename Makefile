@@ -123,6 +123,19 @@ fuzz: prerequisites ## run every fuzz target for FUZZTIME (default 30s)
 	if [ $$n = 0 ]; then echo "no fuzz target found" >&2; exit 1; fi; \
 	echo "$$n fuzz targets passed"
 
+.PHONY: rig-up
+rig-up: prerequisites ## start a Kubernetes cluster of local processes and print its KUBECONFIG (docs/rig.md; ARGS=flags; the first build takes minutes)
+	@conformance/rig/rig.sh up $(ARGS)
+
+.PHONY: rig-down
+rig-down: ## end the cluster that rig-up started
+	@conformance/rig/rig.sh down
+
+.PHONY: rig-test
+rig-test: prerequisites ## test the rig itself: pods, Services, volumes, tokens, and that nothing is left behind
+	conformance/rig/rig.sh build --programs echo-basic,coredns,apiclient
+	cd conformance/rig && CGO_ENABLED=0 GOFLAGS= go test -trimpath -count=1 -timeout $(TESTTIMEOUT) ./...
+
 .PHONY: docs
 docs: build ## write the reference pages in docs/ from the binary
 	bin/penstock docs cli > docs/cli.md

@@ -76,10 +76,11 @@ func inside() error {
 	if err != nil {
 		return err
 	}
-	if err := s.startNode(ctx, control, network, log); err != nil {
+	if err := control.Install(ctx, s.CRDs...); err != nil {
 		return err
 	}
-	if err := control.Install(ctx, s.CRDs...); err != nil {
+	control.StartControllers(ctx)
+	if err := s.startNode(ctx, control, network, log); err != nil {
 		return err
 	}
 	if s.Up != "" {

@@ -62,8 +62,9 @@ const controllers = "deployment-controller,replicaset-controller,statefulset-con
 	"namespace-controller,serviceaccount-controller,root-ca-certificate-publisher-controller," +
 	"garbage-collector-controller,disruption-controller,clusterrole-aggregation-controller,ttl-after-finished-controller"
 
-// Start returns when the API server says that it is ready. The processes end
-// with ctx; Failed reports one that ends before.
+// Start returns when the API server says that it is ready; controllers come
+// with StartControllers. The processes end with ctx; Failed reports one that
+// ends before.
 func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	for _, dir := range []string{config.Dir, config.Logs} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -112,11 +113,17 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	if err := c.waitReady(ctx); err != nil {
 		return nil, err
 	}
+	return c, nil
+}
+
+// StartControllers starts kube-controller-manager. What extends the API should
+// be installed before: a garbage collector that meets a new kind stops until it
+// looks for new kinds again, half a minute later.
+func (c *ControlPlane) StartControllers(ctx context.Context) {
 	c.start(ctx, "kube-controller-manager",
 		"--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--bind-address", "127.0.0.1",
-		"--service-account-private-key-file", pki.accountKey, "--root-ca-file", pki.ca,
+		"--service-account-private-key-file", c.pki.accountKey, "--root-ca-file", c.pki.ca,
 		"--controllers", controllers)
-	return c, nil
 }
 
 // Failed yields the first process that ended before its time.

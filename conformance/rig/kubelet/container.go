@@ -155,7 +155,7 @@ func (c *container) start(ctx context.Context) (*sandbox.Process, error) {
 		return nil, err
 	}
 	// Each start has an empty root folder, as an image gives it.
-	root := filepath.Join(c.w.k.podFolder(pod.UID), "containers", c.spec.Name, fmt.Sprint(c.restarts))
+	root := filepath.Join(c.w.k.podFolder(pod.UID), "containers", c.spec.Name)
 	if err := os.RemoveAll(root); err != nil {
 		return nil, err
 	}

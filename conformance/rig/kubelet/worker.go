@@ -47,6 +47,7 @@ type worker struct {
 	killOnce   sync.Once
 	goneOnce   sync.Once
 	graceTimer *time.Timer
+	grace      time.Duration // of the last deletion
 }
 
 func newWorker(k *Kubelet, pod *v1.Pod) *worker {
@@ -70,16 +71,18 @@ func (w *worker) update(pod *v1.Pod) {
 	w.mu.Lock()
 	w.pod = pod
 	if pod.DeletionTimestamp != nil {
+		// The stamp of the deletion is rounded to the second, so the grace is
+		// counted from now.
 		grace := time.Duration(0)
 		if s := pod.DeletionGracePeriodSeconds; s != nil {
-			// The stamp is rounded to the second, so the grace is counted from now.
 			grace = time.Duration(*s) * time.Second
 		}
 		if w.graceTimer == nil {
 			w.graceTimer = time.AfterFunc(grace, w.kill)
-		} else if left := time.Until(pod.DeletionTimestamp.Time); left < grace {
-			w.graceTimer.Reset(max(left, 0))
+		} else if grace < w.grace {
+			w.graceTimer.Reset(grace)
 		}
+		w.grace = grace
 	}
 	w.mu.Unlock()
 	if pod.DeletionTimestamp != nil {
@@ -136,7 +139,8 @@ func (w *worker) run(ctx context.Context) {
 	cancel()
 	reports.Wait()
 	os.RemoveAll(w.k.podFolder(w.current().UID))
-	w.k.forget(w.current().UID)
+	// The kubelet forgets this worker when it sees that the object is gone: an
+	// older sight of the pod must not start it again.
 }
 
 // live runs the containers until the pod is stopped or all of them have ended
