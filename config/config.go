@@ -219,7 +219,8 @@ const (
 
 // RemotePicker is a picker that speaks the Endpoint Picker Protocol over gRPC.
 type RemotePicker struct {
-	Address       string         `yaml:"address"` // host:port, resolved to every A and AAAA record
+	Address       string         `yaml:"address"`  // host:port, resolved to every A and AAAA record
+	External      bool           `yaml:"external"` // in place of Address: the set [PickerSet] from the control plane
 	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
 	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
 	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`

@@ -175,6 +175,7 @@ func meanings() map[string]string {
 		"PickerRef.remote":  "A picker elsewhere, asked by the Endpoint Picker Protocol (gRPC ext_proc).",
 
 		"RemotePicker.address":       "host:port, resolved to every A and AAAA record; each is a replica.",
+		"RemotePicker.external":      "The control plane has the addresses; then there is no address here.",
 		"RemotePicker.tls":           "How the picker proves itself; plaintext without it. Pickers often have self-signed certificates: insecureSkipVerify must then be said.",
 		"RemotePicker.failureMode":   "When the picker fails: FailClose answers 503 or 504, FailOpen takes a ready member by round robin. A refusal is no failure.",
 		"RemotePicker.onInvalidPick": "When it names no member of the pool: fallback takes a ready one by round robin, reject answers 503.",

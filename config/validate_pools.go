@@ -72,7 +72,11 @@ func (v *validator) remotePicker(path string, p *PickerRef) {
 		v.fail(path+".profile", "means nothing beside remote: the remote picker has its own", "leave out one of them")
 	}
 	path += ".remote"
-	if what, hint := checkAddress(r.Address, false); what != "" {
+	if r.External {
+		if r.Address != "" {
+			v.fail(path+".address", "means nothing beside external: the control plane has the addresses", "leave out one of them")
+		}
+	} else if what, hint := checkAddress(r.Address, false); what != "" {
 		v.fail(path+".address", what, hint)
 	}
 	if t := r.TLS; t != nil {

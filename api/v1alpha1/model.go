@@ -161,9 +161,10 @@ type Retries struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Attempts *int32 `json:"attempts,omitempty"`
-	// BudgetPercent is how many retries there may be per hundred requests.
+	// BudgetPercent is how many retries there may be per hundred requests; with
+	// attempts: 1 there are none.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	BudgetPercent *int32 `json:"budgetPercent,omitempty"`
 }
