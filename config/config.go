@@ -221,7 +221,7 @@ const (
 type RemotePicker struct {
 	Address       string         `yaml:"address"`  // host:port, resolved to every A and AAAA record
 	External      bool           `yaml:"external"` // in place of Address: the set [PickerSet] from the control plane
-	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
+	TLS           *ClientTLS     `yaml:"tls"`      // nil: plaintext
 	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
 	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`
 	Timeout       Duration       `yaml:"timeout" default:"5s" min:"1ms" max:"10m"`         // of a pick, queueing there included
