@@ -49,6 +49,9 @@ type Config struct {
 type Listener struct {
 	Name    string `yaml:"name"`
 	Address string `yaml:"address"` // host:port; empty host is every interface
+	// Port is the one that clients use, for redirects, where another leads to
+	// the address; 0: the address's.
+	Port int `yaml:"port" min:"0" max:"65535"`
 	// Anonymous must be said where no keys are configured: it lets anybody in.
 	Anonymous bool       `yaml:"anonymous"`
 	TLS       *ServerTLS `yaml:"tls"`      // nil: plaintext

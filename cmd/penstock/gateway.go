@@ -51,8 +51,10 @@ type gateway struct {
 	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
-	mu       sync.Mutex // guards pools and servers for readers
+	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
+	fed      bool                       // somebody calls feed
+	members  map[string][]config.Member // what was fed last, by pool
 	admin    *sideServer
 	ops      *sideServer
 }
@@ -67,11 +69,15 @@ type pooled struct {
 	remoteCfg config.RemotePicker
 }
 
+// picker is nil for a plain pool.
 func (p *pooled) picker() epp.Picker {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // explainer tells of past picks.
@@ -80,11 +86,15 @@ type explainer interface {
 	Find(requestID string) *epp.Explanation
 }
 
+// explainer is nil for a plain pool.
 func (p *pooled) explainer() explainer {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // closePicker ends the picker, not the pool.
@@ -251,6 +261,11 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.mu.Lock()
 	before := g.pools
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
+	for name, p := range next {
+		if before[name] == nil && p.pool.Config().Members.External {
+			p.pool.SetMembers(g.members[name]) // which may have changed since it was made
+		}
+	}
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
 	for name, p := range before {
@@ -281,12 +296,28 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
 			return nil, nil, err
 		}
+		if pc.Members.External {
+			if err := g.adopt(pc.Name, next.pool); err != nil {
+				return nil, nil, err
+			}
+		}
 		next.pool.Start(context.Background())
 		defer func() {
 			if err != nil {
 				next.pool.Close()
 			}
 		}()
+	}
+	if pc.Members.External && before != nil {
+		// The source may have been another one until now.
+		if err := g.feeds(); err != nil {
+			return nil, nil, err
+		}
+		swap := commit
+		commit = func() { swap(); g.adopt(pc.Name, next.pool) }
+	}
+	if pc.Plain {
+		return next, commit, nil
 	}
 	log := g.log.With("pool", pc.Name)
 	if r := pc.Picker.Remote; r != nil {
