@@ -12,6 +12,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/internal/h1"
+	"github.com/penstock/penstock/pool"
 )
 
 // upstream is the connections to the members of pools with one protocol and
@@ -29,7 +30,7 @@ type upstream struct {
 // upstreamKey tells which pools may share connections.
 type upstreamKey struct {
 	protocol config.Protocol
-	tls      config.ClientTLS
+	tls      certs.Client
 }
 
 // Bounds of the upstream side.
@@ -48,7 +49,7 @@ const (
 func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*upstream, error) {
 	key := upstreamKey{protocol: p.Protocol}
 	if p.TLS != nil {
-		key.tls = *p.TLS
+		key.tls = pool.Identity(p.TLS)
 	}
 	if u := built[key]; u != nil {
 		return u, nil
@@ -56,7 +57,7 @@ func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*
 	u := s.upstreams[key]
 	// Files behind a TLS identity may have changed: such an upstream is new
 	// with each configuration.
-	if u == nil || key.tls != (config.ClientTLS{}) {
+	if u == nil || key.tls != (certs.Client{}) {
 		var err error
 		if u, err = newUpstream(key); err != nil {
 			return nil, err
@@ -93,7 +94,7 @@ func newUpstream(key upstreamKey) (*upstream, error) {
 		u.scheme = "https"
 		t.Protocols.SetHTTP1(true)
 		t.Protocols.SetHTTP2(true)
-		conf, err := certs.Client(key.tls).Config()
+		conf, err := key.tls.Config()
 		if err != nil {
 			return nil, err
 		}
