@@ -55,6 +55,7 @@ type gateway struct {
 	pools    map[string]*pooled
 	admin    *sideServer
 	ops      *sideServer
+	control  *control // nil: the configuration is a file's
 }
 
 // pooled is a pool with its picker: a scheduler in this process or a client of
@@ -253,6 +254,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
+	g.control.feed()
 	for name, p := range before {
 		after := next[name]
 		if after == nil {
@@ -280,6 +282,9 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 	} else {
 		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
 			return nil, nil, err
+		}
+		if pc.Members.External {
+			next.pool.SetMembers(g.control.membersOf(pc.Name))
 		}
 		next.pool.Start(context.Background())
 		defer func() {
