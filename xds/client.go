@@ -6,6 +6,7 @@ package xds
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,7 +57,7 @@ type ClientOptions struct {
 type Client struct {
 	o     ClientOptions
 	log   *slog.Logger
-	creds credential
+	creds credential    // only the goroutine of Run uses it
 	saves chan struct{} // something is to be saved; capacity 1
 	last  string        // the address that served last
 
@@ -100,8 +101,8 @@ func (c *Client) Status() ClientStatus {
 // The times of a client.
 const (
 	firstPause    = 500 * time.Millisecond // after a failed round; doubles
-	longestPause  = 30 * time.Second
-	answerTime    = 10 * time.Second // of a controller that is asked to accept a stream or to sign
+	longestPause  = 15 * time.Second       // a leader that is new is found as late
+	answerTime    = 10 * time.Second       // of a controller that is asked to accept a stream or to sign
 	lookupTime    = 5 * time.Second
 	saveEvery     = time.Second // at most, while members change
 	clientPing    = 10 * time.Second
@@ -225,13 +226,13 @@ func (c *Client) connected(address string) {
 
 // dial makes a connection that is used by one session. No proxy: the controller
 // is near, and the token is for nobody else.
-func (c *Client) dial(address string, withCertificate bool) (*grpc.ClientConn, error) {
+func (c *Client) dial(address string, own *tls.Certificate) (*grpc.ClientConn, error) {
 	conf, err := c.tls()
 	if err != nil {
 		return nil, err
 	}
-	if withCertificate {
-		conf.Certificates = append(conf.Certificates, *c.creds.pair)
+	if own != nil {
+		conf.Certificates = []tls.Certificate{*own}
 	}
 	return grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
@@ -241,23 +242,33 @@ func (c *Client) dial(address string, withCertificate bool) (*grpc.ClientConn, e
 
 // session is one connection to one replica of the controller.
 func (c *Client) session(ctx context.Context, address string) error {
+	err := c.serve(ctx, address)
+	if status.Code(err) == codes.Unauthenticated && !errors.Is(err, errServed) && c.creds.usable() {
+		c.creds = credential{} // the authority is another one now
+		err = c.serve(ctx, address)
+	}
+	return err
+}
+
+func (c *Client) serve(ctx context.Context, address string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if c.creds.due() {
-		if err := c.renew(ctx, address); err != nil && !c.creds.usable() {
+		k, err := c.obtain(ctx, address)
+		switch {
+		case err == nil:
+			c.creds = k
+		case !c.creds.usable():
 			return err
 		}
 	}
-	conn, err := c.dial(address, true)
+	conn, err := c.dial(address, c.creds.pair)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	ads, err := c.open(ctx, cancel, conn)
 	if err != nil {
-		if status.Code(err) == codes.Unauthenticated {
-			c.creds.drop() // the authority is another one now
-		}
 		return err
 	}
 	c.connected(address)

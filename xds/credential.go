@@ -42,25 +42,25 @@ func (k *credential) again() time.Duration {
 	return max(min(time.Until(k.ends)/4, time.Minute), time.Second)
 }
 
-func (k *credential) drop() { *k = credential{} }
-
-// renew gets a certificate for a new key from the controller at address.
-func (c *Client) renew(ctx context.Context, address string) error {
+// obtain gets a certificate for a new key from the controller at address. It
+// shows no certificate there: the token alone counts, so that an account that
+// is no longer there gets none.
+func (c *Client) obtain(ctx context.Context, address string) (k credential, err error) {
 	token, err := os.ReadFile(c.o.TokenFile)
 	if err != nil {
-		return fmt.Errorf("token: %w", err)
+		return k, fmt.Errorf("token: %w", err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return err
+		return k, err
 	}
 	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return err
+		return k, err
 	}
-	conn, err := c.dial(address, false)
+	conn, err := c.dial(address, nil)
 	if err != nil {
-		return err
+		return k, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -69,22 +69,23 @@ func (c *Client) renew(ctx context.Context, address string) error {
 	now := time.Now()
 	out := &wrapperspb.BytesValue{}
 	if err := conn.Invoke(ctx, signPath, &wrapperspb.BytesValue{Value: request}, out); err != nil {
-		return fmt.Errorf("certificate: %w", err)
+		return k, fmt.Errorf("certificate: %w", err)
 	}
 	block, _ := pem.Decode(out.GetValue())
 	if block == nil {
-		return errors.New("certificate: the answer holds none")
+		return k, errors.New("certificate: the answer holds none")
 	}
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return fmt.Errorf("certificate: %w", err)
+		return k, fmt.Errorf("certificate: %w", err)
 	}
 	if !key.PublicKey.Equal(leaf.PublicKey) {
-		return errors.New("certificate: it is for another key")
+		return k, errors.New("certificate: it is for another key")
 	}
-	c.creds = credential{pair: &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key, Leaf: leaf}, from: now, ends: leaf.NotAfter}
-	c.o.Metrics.certificate.Set(float64(leaf.NotAfter.Unix()))
-	return nil
+	// Its life is counted from now: the clocks may differ.
+	ends := now.Add(leaf.NotAfter.Sub(leaf.NotBefore) - clockSkew)
+	c.o.Metrics.certificate.Set(float64(ends.Unix()))
+	return credential{pair: &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key, Leaf: leaf}, from: now, ends: ends}, nil
 }
 
 // tls trusts what the file holds at this moment: the bundle rotates.

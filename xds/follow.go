@@ -33,6 +33,12 @@ type applied struct {
 	err   error
 }
 
+// renewal is what became of an attempt to renew the certificate.
+type renewal struct {
+	credential
+	err error
+}
+
 func (c *Client) subscriptions() []*discoveryv3.DeltaDiscoveryRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +77,10 @@ func (f *follower) follow(ctx context.Context, address string) error {
 			}
 		}
 	}()
-	renewal := time.NewTimer(time.Until(c.creds.renewAt()))
-	defer renewal.Stop()
+	due := time.NewTimer(max(time.Until(c.creds.renewAt()), time.Second/2))
+	defer due.Stop()
+	renewals := make(chan renewal, 1)
+	var next *credential // to be used once no configuration is being applied
 	for {
 		select {
 		case err := <-gone:
@@ -86,16 +94,21 @@ func (f *follower) follow(ctx context.Context, address string) error {
 			if err := f.ads.Send(c.settle(a)); err != nil {
 				return fmt.Errorf("%w: %w", errServed, failure(f.ads, err))
 			}
-		case <-renewal.C:
-			if err := c.renew(ctx, address); err != nil {
-				c.log.Warn("the certificate is not renewed yet", "ends", c.creds.ends, "error", err)
-				renewal.Reset(c.creds.again())
+		case <-due.C:
+			go func() { // the controller may take its time; members go on
+				k, err := c.obtain(ctx, address)
+				renewals <- renewal{k, err}
+			}()
+		case r := <-renewals:
+			if r.err != nil {
+				c.log.Warn("the certificate is not renewed yet", "ends", c.creds.ends, "error", r.err)
+				due.Reset(c.creds.again())
 				continue
 			}
-			if f.busy { // its answer belongs to this stream
-				renewal.Reset(time.Second)
-				continue
-			}
+			next = &r.credential
+		}
+		if next != nil && !f.busy { // the answer to a configuration belongs to this stream
+			c.creds = *next
 			return errRenewed
 		}
 	}

@@ -144,7 +144,9 @@ func (s *Server) Close(ctx context.Context) {
 }
 
 // Lead says whether this replica is the one to ask. One that does not lead
-// refuses, and clients turn to the next.
+// refuses, and clients turn to the next. What was published is forgotten when
+// leading ends: another replica knows better from then on, and should this one
+// lead again, nobody must get what is old by then.
 func (s *Server) Lead(lead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,6 +156,8 @@ func (s *Server) Lead(lead bool) {
 	case !lead && s.leading != nil:
 		close(s.leading)
 		s.leading = nil
+		clear(s.gateways)
+		s.o.Metrics.gateways.Set(0)
 	}
 }
 
@@ -175,11 +179,7 @@ func errNotLeader() error {
 func (s *Server) Publish(g Gateway, cfg *config.Config) {
 	value := cfg.Encode()
 	next := &published{resource: newResource(ConfigType, ConfigName, value)}
-	for i := range cfg.Pools {
-		if cfg.Pools[i].Members.External {
-			next.pools = append(next.pools, cfg.Pools[i].Name)
-		}
-	}
+	next.pools = externalPools(cfg)
 	c := s.scope(g)
 	c.mu.Lock()
 	defer c.mu.Unlock()

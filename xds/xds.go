@@ -94,6 +94,17 @@ func decodeMembers(raw []byte) ([]config.Member, error) {
 	return list, nil
 }
 
+// externalPools are the names under which cfg expects members from the control
+// plane.
+func externalPools(cfg *config.Config) (names []string) {
+	for i := range cfg.Pools {
+		if cfg.Pools[i].Members.External {
+			names = append(names, cfg.Pools[i].Name)
+		}
+	}
+	return names
+}
+
 // versionOf depends on the content alone: a control plane that was restarted,
 // or another replica of it, gives the same content the same version.
 func versionOf(value []byte) string {
