@@ -50,6 +50,8 @@ type ClientOptions struct {
 	Target    Target
 	Log       *slog.Logger
 	Metrics   *ClientInstruments // nil: none
+	// Lookup resolves the host of Address; nil: the system's resolver.
+	Lookup func(ctx context.Context, host string) ([]string, error)
 }
 
 // Client is the gateway's side. It tries for ever, and what it has stays in
@@ -84,6 +86,9 @@ func NewClient(o ClientOptions) *Client {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Metrics == nil {
 		o.Metrics = NewClientInstruments(nil)
+	}
+	if o.Lookup == nil {
+		o.Lookup = net.DefaultResolver.LookupHost
 	}
 	return &Client{
 		o: o, log: o.Log, saves: make(chan struct{}, 1), state: state{Members: map[string]saved{}},
@@ -180,7 +185,7 @@ func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	hosts, err := net.DefaultResolver.LookupHost(ctx, host)
+	hosts, err := c.o.Lookup(ctx, host)
 	if err != nil {
 		return nil, err
 	}
