@@ -57,6 +57,7 @@ type gateway struct {
 	members  map[string][]config.Member // what was fed last, by pool
 	admin    *sideServer
 	ops      *sideServer
+	control  *control // nil: the configuration is a file's
 }
 
 // pooled is a pool with its picker: a scheduler in this process or a client of

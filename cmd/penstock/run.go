@@ -113,7 +113,7 @@ func offer(c chan string, why string) {
 // shutdown drains within limits.drain or until a second signal, then cuts what
 // is left. A third signal has its default effect: release was called.
 func shutdown(g *gateway, release func()) error {
-	limit := g.cfg.Load().Limits.Drain.D()
+	limit := g.drainLimit()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	second := make(chan os.Signal, 1)

@@ -42,14 +42,15 @@ func (g *gateway) readiness() admin.Readiness {
 	cfg := g.cfg.Load()
 	r := admin.Readiness{
 		Ready: cfg != nil, Draining: g.proxy.Draining(), Version: version, StartedAt: g.started,
-		Config: admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+		Controller: g.control.status(),
 	}
 	if f := g.fault.Load(); f != nil {
 		r.Config.Error, r.Config.ErrorAt = f.Err, &f.At
 	}
 	switch {
 	case cfg == nil:
-		r.Reason = "no configuration is loaded"
+		r.Reason = g.control.reason()
 		return r
 	case r.Draining:
 		r.Ready, r.Reason = false, "draining"
