@@ -51,13 +51,17 @@ func (g *gateway) feeds() error {
 	return nil
 }
 
-// adopt gives a pool what was fed for it before it came.
+// adopt gives a pool what was fed for it before it came, and nothing where
+// nothing was: then its members are not known yet, and no picker of it is
+// ready.
 func (g *gateway) adopt(name string, p *pool.Pool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.fed {
 		return errNotFed
 	}
-	p.SetMembers(g.members[name])
+	if list, ok := g.members[name]; ok {
+		p.SetMembers(list)
+	}
 	return nil
 }

@@ -54,6 +54,10 @@ func (g *gateway) readiness() admin.Readiness {
 		return r
 	case r.Draining:
 		r.Ready, r.Reason = false, "draining"
+	default:
+		if why := g.refusal(); why != "" {
+			r.Ready, r.Reason = false, why
+		}
 	}
 	bound := g.proxy.Addresses()
 	for i := range cfg.Listeners {
