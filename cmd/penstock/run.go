@@ -32,28 +32,53 @@ and then exits; a second signal cuts the streams that are still open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path) })
+			p := &process{path: path, watch: watchFile(path), load: func() (*config.Config, error) { return loadConfig(path) }}
+			return p.run(ctx, stop)
 		},
 	}
 	configFlag(cmd, &path)
 	return quiet(cmd)
 }
 
-// runGateway serves what load reads from the file at path until ctx ends, then
-// drains. release gives the signals back.
-func runGateway(ctx context.Context, release func(), path string, load func() (*config.Config, error)) error {
+// process is a gateway that reads its own configuration, again whenever
+// something says that it may have changed.
+type process struct {
+	path string // named in readiness
+	load func() (*config.Config, error)
+	// watch calls changed after a change of what load reads.
+	watch func(ctx context.Context, changed func())
+	// begin is called once, before the first configuration is applied; nil:
+	// nothing is to be done. end is called at the end, after a drain.
+	begin func(ctx context.Context, g *gateway, again func(why string)) (end func(), err error)
+}
+
+// watchFile is the watch of a configuration file.
+func watchFile(path string) func(context.Context, func()) {
+	return func(ctx context.Context, changed func()) { config.Watch(ctx, path, changed) }
+}
+
+// run serves until ctx ends, then drains. release gives the signals back.
+func (p *process) run(ctx context.Context, release func()) error {
 	var level slog.LevelVar
 	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	again := make(chan string, 1)
-	go config.Watch(ctx, path, func() { offer(again, "file") }) // before the first look at it
-	cfg, err := load()
+	if p.watch != nil {
+		go p.watch(ctx, func() { offer(again, "file") }) // before the first look at it
+	}
+	cfg, err := p.load()
 	if err != nil {
 		return err
 	}
 	log := newLogger(cfg.Log, &level)
-	g := newGateway(log, path)
+	g := newGateway(log, p.path)
+	end := func() {}
+	if p.begin != nil {
+		if end, err = p.begin(ctx, g, func(why string) { offer(again, why) }); err != nil {
+			return err
+		}
+	}
 	if err := g.reload(cfg, nil); err != nil {
 		return err
 	}
@@ -80,14 +105,16 @@ func runGateway(ctx context.Context, release func(), path string, load func() (*
 			}
 			offer(again, "SIGHUP")
 		case why := <-again:
-			next, err := load()
+			next, err := p.load()
 			if err = g.reload(next, err); err != nil {
 				logRefusal(log, why, err)
 			} else {
 				level.Set(levelOf(next.Log.Level))
 			}
 		case <-ctx.Done():
-			return shutdown(g, release)
+			err := shutdown(g, release)
+			end()
+			return err
 		}
 	}
 }
