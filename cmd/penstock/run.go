@@ -19,10 +19,20 @@ import (
 
 func newRunCommand() *cobra.Command {
 	var path string
+	var manifests manifestFlags
 	cmd := &cobra.Command{
-		Use:   "run -c FILE",
-		Short: "Run the gateway from a configuration file",
-		Long: `Run the gateway from a configuration file.
+		Use:   "run -c FILE | -f MANIFESTS",
+		Short: "Run the gateway from a configuration file or from Kubernetes manifests",
+		Long: `Run the gateway from a configuration file, or with -f from Kubernetes manifests
+without a cluster.
+
+With -f the file, or every .yaml, .yml and .json file below the directory, is
+read as the controller reads a cluster: one Gateway with its routes,
+InferencePools and Models is served on this machine. Members are the pods and
+EndpointSlices of the files, or what the annotation penstock.dev/members of an
+InferencePool or Service lists ("127.0.0.1:8001, 127.0.0.1:8002"). What is
+refused is printed, with the reason that a controller would write to the status
+of the object.
 
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
@@ -32,11 +42,18 @@ and then exits; a second signal cuts the streams that are still open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if manifests.path != "" {
+				return manifests.run(ctx, stop, cmd.ErrOrStderr())
+			}
+			if err := manifests.refused(cmd); err != nil {
+				return err
+			}
 			p := &process{path: path, watch: watchFile(path), load: func() (*config.Config, error) { return loadConfig(path) }}
 			return p.run(ctx, stop)
 		},
 	}
 	configFlag(cmd, &path)
+	manifests.add(cmd)
 	return quiet(cmd)
 }
 
@@ -50,6 +67,9 @@ type process struct {
 	// begin is called once, before the first configuration is applied; nil:
 	// nothing is to be done. end is called at the end, after a drain.
 	begin func(ctx context.Context, g *gateway, again func(why string)) (end func(), err error)
+	// applied is called after what load gave last was put in force; nil: nothing
+	// is to be done.
+	applied func()
 }
 
 // watchFile is the watch of a configuration file.
@@ -110,6 +130,9 @@ func (p *process) run(ctx context.Context, release func()) error {
 				logRefusal(log, why, err)
 			} else {
 				level.Set(levelOf(next.Log.Level))
+				if p.applied != nil {
+					p.applied()
+				}
 			}
 		case <-ctx.Done():
 			err := shutdown(g, release)
