@@ -239,7 +239,7 @@ func GatewayRows(o *Objects, statuses []*Status) []GatewayRow {
 // RouteRows are the routes of o, a row per parent.
 func RouteRows(o *Objects, statuses []*Status) []RouteRow {
 	var out []RouteRow
-	add := func(kind string, object metav1.Object, hosts []gatewayv1.Hostname) {
+	add := func(kind string, object metav1.Object, hosts []gatewayv1.Hostname, refs []gatewayv1.ParentReference) {
 		s := statusOf(statuses, kind, object)
 		row := RouteRow{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 		for _, h := range hosts {
@@ -251,16 +251,19 @@ func RouteRows(o *Objects, statuses []*Status) []RouteRow {
 			row.Verdict = judge(row.Findings)
 			out = append(out, row)
 		}
-		if s.Parents == nil {
-			row.Verdict = judge(nil)
-			out = append(out, row)
+		for _, ref := range refs {
+			if !slices.ContainsFunc(s.Parents, func(p gatewayv1.RouteParentStatus) bool { return sameParent(p.ParentRef, ref) }) {
+				row.Parent, row.Findings = s.parentName(ref), nil
+				row.Verdict = Verdict{"Unanswered", "no controller answers for this parent: is its name right, and its class served?", true}
+				out = append(out, row)
+			}
 		}
 	}
 	for _, r := range sorted(o.HTTPRoutes) {
-		add(kindHTTPRoute, r, r.Spec.Hostnames)
+		add(kindHTTPRoute, r, r.Spec.Hostnames, r.Spec.ParentRefs)
 	}
 	for _, r := range sorted(o.GRPCRoutes) {
-		add(kindGRPCRoute, r, r.Spec.Hostnames)
+		add(kindGRPCRoute, r, r.Spec.Hostnames, r.Spec.ParentRefs)
 	}
 	return out
 }
@@ -314,4 +317,38 @@ func findingsOf(list []Finding, of string) []Finding {
 		}
 	}
 	return out
+}
+
+// In are the objects of a namespace, those whose kind has none included; all
+// where namespace is empty.
+func (o *Objects) In(namespace string) *Objects {
+	if namespace == "" {
+		return o
+	}
+	return &Objects{
+		GatewayClasses: o.GatewayClasses,
+		Gateways:       within(o.Gateways, namespace),
+		HTTPRoutes:     within(o.HTTPRoutes, namespace),
+		GRPCRoutes:     within(o.GRPCRoutes, namespace),
+		InferencePools: within(o.InferencePools, namespace),
+		Models:         within(o.Models, namespace),
+	}
+}
+
+func within[T any, P object[T]](list []P, namespace string) []P {
+	var out []P
+	for _, o := range list {
+		if o.GetNamespace() == namespace {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// Has says whether there is an object of one of the kinds; an empty namespace
+// is any.
+func (o *Objects) Has(kinds []string, namespace, name string) bool {
+	return slices.ContainsFunc(o.Statuses(), func(s *Status) bool {
+		return slices.Contains(kinds, s.Kind) && s.Name == name && (namespace == "" || s.Namespace == namespace)
+	})
 }

@@ -140,6 +140,11 @@ func writeReport(w io.Writer, files *kube.Manifests, l *kube.Local) {
 			}
 		}
 	}
+	for _, r := range kube.RouteRows(&files.Objects, l.Result.Statuses) {
+		if r.Findings == nil {
+			fmt.Fprintf(w, "%s/%s/%s, %s: no Gateway of the files answers to that\n", strings.ToLower(r.Kind), r.Namespace, r.Name, r.Parent)
+		}
+	}
 	for _, s := range files.Skipped {
 		fmt.Fprintf(w, "not read: %s\n", s)
 	}
