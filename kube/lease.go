@@ -20,11 +20,16 @@ import (
 //
 // Whoever holds it renews it; the others take it when it was not renewed for
 // Duration by their own clock: clocks of different machines are never compared.
-// A holder that cannot renew stops to lead before anybody else may take over.
+// A holder that cannot renew stops to lead before anybody else may take over,
+// unless Keep says otherwise.
 type Election struct {
 	Namespace, Name string
 	Identity        string        // of this process, unlike any other's
 	Duration        time.Duration // default 6s: how long a lease is good without being renewed
+	// Keep lets a holder that cannot reach the API server lead on until it sees
+	// that another one does. It is for work that two may do for a while: an
+	// outage of the API server then stops nothing.
+	Keep bool
 	Log             *slog.Logger  // nil: none
 	// Changed is called with every change, never twice at a time.
 	Changed func(leads bool)
@@ -82,7 +87,7 @@ func (v *candidate) try(parent context.Context) {
 		v.lead(true)
 	case err == nil, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // another one was faster
 		v.lead(false)
-	case time.Since(v.renewed) > v.Duration*2/5: // the next try could end after the lease: 0.4 + 0.3 + 0.25
+	case !v.Keep && time.Since(v.renewed) > v.Duration*2/5: // the next try could end after the lease: 0.4 + 0.3 + 0.25
 		v.lead(false)
 	}
 	failed := err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)

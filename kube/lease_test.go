@@ -22,7 +22,7 @@ type elector struct {
 	stop    func()
 }
 
-func elect(t *testing.T, s *kubetest.Server, identity string, leading *atomic.Int32) *elector {
+func elect(t *testing.T, s *kubetest.Server, identity string, leading *atomic.Int32, keep bool) *elector {
 	t.Helper()
 	c, err := kube.Connect(s.Kubeconfig("models"), "", "penstock-test")
 	if err != nil {
@@ -32,7 +32,7 @@ func elect(t *testing.T, s *kubetest.Server, identity string, leading *atomic.In
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		c.Elect(ctx, kube.Election{Namespace: "models", Name: "llama-epp", Identity: identity, Duration: 600 * time.Millisecond, Changed: func(leads bool) {
+		c.Elect(ctx, kube.Election{Namespace: "models", Name: "llama-epp", Identity: identity, Duration: 600 * time.Millisecond, Keep: keep, Changed: func(leads bool) {
 			add := int32(-1)
 			if leads {
 				add = 1
@@ -63,10 +63,10 @@ func (e *elector) wait(t *testing.T, want bool) {
 func TestElection(t *testing.T) {
 	s := kubetest.New(t)
 	var leading atomic.Int32
-	a := elect(t, s, "a", &leading)
+	a := elect(t, s, "a", &leading, false)
 	a.wait(t, true)
-	b := elect(t, s, "b", &leading)
-	c := elect(t, s, "c", &leading)
+	b := elect(t, s, "b", &leading, false)
+	c := elect(t, s, "c", &leading, false)
 	a.stop() // which gives the lease back
 	a.wait(t, false)
 	var next *elector
@@ -104,6 +104,21 @@ func TestElection(t *testing.T) {
 			t.Errorf("%s is granted and not called", verb)
 		}
 	}
+}
+
+// Where two may lead for a while an outage changes nothing.
+func TestElectionKeeps(t *testing.T) {
+	s := kubetest.New(t)
+	var leading atomic.Int32
+	a := elect(t, s, "a", &leading, true)
+	a.wait(t, true)
+	s.Refuse(func(kubetest.Call) int { return 500 })
+	select {
+	case <-a.changes:
+		t.Error("the leader gives up")
+	case <-time.After(1500 * time.Millisecond): // more than twice the lease
+	}
+	s.Refuse(nil)
 }
 
 func callVerbs(s *kubetest.Server) (verbs string) {

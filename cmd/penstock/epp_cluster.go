@@ -164,6 +164,7 @@ func (c *clusterPicker) begin(ctx context.Context, cluster *kube.Cluster, g *gat
 				Namespace: c.cluster.namespace, Name: "penstock-epp-" + c.inferencePool, Log: g.log,
 				Identity: cmp.Or(os.Getenv("POD_NAME"), host) + "_" + rand.Text()[:8],
 				Changed:  c.leads.Store,
+				Keep:     true, // two pickers for a while know less of each other, none would refuse everything
 			})
 			if err != nil {
 				g.log.Error("no part in the election", "error", err)
