@@ -187,7 +187,7 @@ func serviceProtocol(port *corev1.ServicePort, policy *tlsPolicy, grpc bool) (co
 // missingPool is a pool without members: requests for a model whose target is
 // not to be had get 503, as those of a pool that has no ready member.
 func (t *translation) missingPool(name types.NamespacedName) *backend {
-	key := bounded(name.Namespace + "." + name.Name + "_missing")
+	key := long(name.Namespace, name.Name, "missing")
 	b, ok := t.backends[key]
 	if !ok {
 		b = &backend{pool: config.Pool{Name: key, Members: config.Members{External: true}, Metrics: config.Metrics{Off: true}, Picker: config.PickerRef{Profile: "default"}}}

@@ -26,7 +26,7 @@ func (t *translation) compileGRPCRoute(r *gatewayv1.GRPCRoute) *compiled {
 	self := kindRef{gatewayGroup, kindGRPCRoute, nameOf(r)}
 	for i := range r.Spec.Rules {
 		spec := &r.Spec.Rules[i]
-		rule := config.HTTPRule{Name: string(deref(spec.Name, ""))}
+		rule := config.HTTPRule{Name: c.ruleName(spec.Name)}
 		bad := grpcMatches(spec.Matches, &rule)
 		if bad != nil {
 			rule.Matches = nil

@@ -23,13 +23,11 @@ func activePorts() []string {
 	return []string{"inference.networking.k8s.io/active-ports", "llm-d.ai/active-ports"}
 }
 
-// Labels of members beside those of their pods.
-const (
-	podLabel = "penstock.dev/pod"
-)
+// podLabel is a label of members beside those of their pods: the pod's name.
+const podLabel = "penstock.dev/pod"
 
 // Members are the members of each source's set, in the order of their
-// addresses: every set has an entry. Of the objects only Pods and
+// addresses: every set has an entry, if an empty one. Of the objects only Pods and
 // EndpointSlices are read, and those of other namespaces may be left out.
 func Members(o *Objects, sources []*Source) map[string][]config.Member {
 	pods := map[string][]*corev1.Pod{}
@@ -67,6 +65,9 @@ func Members(o *Objects, sources []*Source) map[string][]config.Member {
 			list = s.pods(pods[s.Namespace])
 		}
 		slices.SortFunc(list, func(a, b config.Member) int { return strings.Compare(a.Address, b.Address) })
+		if list == nil {
+			list = []config.Member{} // there are none, which is something to tell
+		}
 		out[s.Set] = slices.CompactFunc(list, func(a, b config.Member) bool { return a.Address == b.Address })
 	}
 	return out

@@ -308,7 +308,7 @@ func (p *poolPolicy) apply(t *translation, b *backend) {
 		case k.Profile != "":
 			b.pool.Picker.Profile = k.Profile
 		case p.profile != nil:
-			b.picker = &config.Picker{Name: b.pool.Name, Config: p.profile}
+			b.picker = &config.Picker{Name: pickerName(b.object.NamespacedName), Config: p.profile}
 			b.pool.Picker.Profile = b.picker.Name
 		}
 		return
@@ -335,7 +335,7 @@ func (p *poolPolicy) set(pool *config.Pool) *problem {
 	if m == nil {
 		return nil
 	}
-	pool.Metrics.Path, pool.Metrics.Off = m.Path, m.Off
+	pool.Metrics.Path, pool.Metrics.Off = m.Path, m.Disabled
 	if bad := setDuration("metrics.interval", m.Interval, &pool.Metrics.Interval); bad != nil {
 		return bad
 	}
