@@ -82,7 +82,11 @@ func (t *translation) resolveBackend(from kindRef, ref gatewayv1.BackendObjectRe
 	}
 	if to.kind == kindInferencePool {
 		// "port is ignored" there, set or not.
-		return t.inferencePool(to)
+		b, bad := t.inferencePool(to)
+		if bad == nil && grpc && b.pool.Protocol != config.H2C {
+			return nil, &problem{string(gatewayv1.RouteReasonUnsupportedProtocol), fmt.Sprintf("InferencePool %s has no appProtocol for gRPC; it needs kubernetes.io/h2c", to.NamespacedName)}
+		}
+		return b, bad
 	}
 	return t.serviceBackend(to, ref.Port, grpc)
 }

@@ -70,7 +70,7 @@ func (x *index) keyPairRef(from kindRef, ref gatewayv1.SecretObjectReference, re
 }
 
 func notPermitted(from, to kindRef) string {
-	return fmt.Sprintf("no ReferenceGrant in namespace %s lets a %s of namespace %s refer to %s %s", to.Namespace, from.kind, from.Namespace, to.kind, to.Name)
+	return fmt.Sprintf("no ReferenceGrant in namespace %s lets kind %s of namespace %s refer to %s %s", to.Namespace, from.kind, from.Namespace, to.kind, to.Name)
 }
 
 // bundleReasons are the reasons of a reference to certificate authorities.

@@ -16,7 +16,7 @@ import (
 // mediaType is what every gRPC request says of its body; routes for gRPC and
 // for other HTTP share hosts by it.
 func mediaType() config.FieldMatch {
-	return config.FieldMatch{Name: "content-type", Type: "regex", Value: `^application/grpc(\+|;|$)`}
+	return config.FieldMatch{Name: "content-type", Type: "regex", Value: `application/grpc([+;].*)?`}
 }
 
 // compileGRPCRoute turns a GRPCRoute into rules of HTTP: a method is the path

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/golden"
 	"github.com/penstock/penstock/kube"
 )
@@ -278,5 +277,3 @@ func reversed[T any](list *[]T) {
 	*list = slices.Clone(*list)
 	slices.Reverse(*list)
 }
-
-var _ = config.FailOpen

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	infv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/penstock/penstock/api/v1alpha1"
@@ -294,6 +295,7 @@ func (t *translation) pickerTLS(p *poolPolicy) {
 func (p *poolPolicy) apply(t *translation, b *backend) {
 	if p.closed && b.pool.Picker.Remote != nil && b.status == 0 {
 		b.status = 503
+		b.unresolved = &problem{string(infv1.InferencePoolReasonInvalidExtensionRef), "endpointPickerRef: it cannot be verified as the GatewayPolicy " + p.Name + " says"}
 	}
 	if p.invalid != nil {
 		return
