@@ -6,6 +6,7 @@ package kube
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -160,7 +161,8 @@ func serviceProtocol(port *corev1.ServicePort, policy *tlsPolicy, grpc bool) (co
 	if grpc {
 		protocol = config.H2C
 	}
-	switch p := deref(port.AppProtocol, ""); p {
+	// Names without a domain are those of IANA, in any case.
+	switch p := strings.ToLower(deref(port.AppProtocol, "")); p {
 	case "":
 	case "http":
 		if grpc {
