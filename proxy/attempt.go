@@ -24,6 +24,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
+	"golang.org/x/net/http/httpguts"
 )
 
 // attempt is one try at one member.
@@ -43,9 +44,8 @@ type attempt struct {
 	sentFull  atomic.Bool // the whole request was written
 	answered  atomic.Bool // a byte of an answer came
 
-	early   sync.Mutex // orders what the transport tells the client before the head
-	told    int        // 1xx answers of the member
-	decided bool       // the round trip is over: the client is the handler's alone
+	told    int  // 1xx answers of the member; under the exchange's early lock
+	decided bool // the round trip is over: the client is the handler's alone; likewise
 }
 
 // answer is a member's answer whose first body bytes have come, or its end.
@@ -68,6 +68,7 @@ type failure struct {
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
+	late    bool // the time of one attempt was over
 }
 
 // attempts asks one member after another until one begins an answer. It is
@@ -431,9 +432,9 @@ func (a *attempt) outbound() *http.Request {
 // roundTrip sends r and waits for the head of the answer.
 func (a *attempt) roundTrip(r *http.Request) (*http.Response, error) {
 	res, err := a.x.target.upstream.roundTrip(r)
-	a.early.Lock()
+	a.x.http.early.Lock()
 	a.decided = true
-	a.early.Unlock()
+	a.x.http.early.Unlock()
 	return res, err
 }
 
@@ -451,25 +452,47 @@ var errInformational = errors.New("too many 1xx answers")
 // may outlive the round trip when that is cancelled.
 func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 	x := a.x
-	a.early.Lock()
-	defer a.early.Unlock()
+	x.http.early.Lock()
+	defer x.http.early.Unlock()
 	if a.told++; a.told > maxInformational {
 		return errInformational
 	}
 	if a.decided || code == http.StatusContinue || code == http.StatusSwitchingProtocols || !x.r.ProtoAtLeast(1, 1) {
 		return nil
 	}
+	x.tellEarly(code, http.Header(header))
+	return nil
+}
+
+// tellEarly sends a 1xx answer. The early lock is held.
+func (x *exchange) tellEarly(code int, header http.Header) {
 	x.writeDeadline(time.Now())
 	defer x.waits()
 	h := x.w.Header()
 	kept := h.Clone()
-	responseHeader(h, http.Header(header), x.target.plain)
+	clear(h)
+	responseHeader(h, header, x.target.plain)
 	x.w.WriteHeader(code)
 	clear(h)
 	for k, v := range kept {
 		h[k] = v
 	}
-	return nil
+}
+
+// goOn answers a client of HTTP/1.1 that waits for 100 before it sends the body.
+// net/http would do it at the first read of the body, from the goroutine that
+// reads it and beside whatever else is being told to the client.
+func (a *attempt) goOn() {
+	x := a.x
+	if x.r.ProtoMajor != 1 || !httpguts.HeaderValuesContainsToken(x.r.Header["Expect"], "100-continue") {
+		return
+	}
+	x.http.early.Lock()
+	defer x.http.early.Unlock()
+	if !a.decided && !x.http.wentOn {
+		x.http.wentOn = true
+		x.tellEarly(http.StatusContinue, nil)
+	}
 }
 
 // query is the client's query less credentials, parsed and written anew so
@@ -540,7 +563,7 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: a.x.timedOut(cause), sent: sent}
 	case cause == errBackendTimeout:
 		// The time of one attempt is over, not that of the request.
-		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, sent: sent}
+		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, retry: true, sent: sent, late: true}
 	case cause == errDrained:
 		return &failure{reply: llm.Unavailable(cause.Error(), time.Second), sent: sent}
 	case cause == errEvicted:
