@@ -228,7 +228,10 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.outBody
 	if x.rule != nil {
-		q.Method, q.Host, q.Model = x.r.Method, x.http.host, x.req.Model
+		q.Method, q.Host, q.Path, q.Model = x.r.Method, x.http.host, x.http.path, x.req.Model
+		if x.r.URL.RawQuery != "" {
+			q.Path += "?" + x.r.URL.RawQuery
+		}
 	}
 	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
 	switch {
