@@ -179,14 +179,7 @@ func (x *exchange) outcomeOf(status int) pool.Outcome {
 func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 	p := x.target.backend.Pool
 	if x.target.plain {
-		m := x.target.inTurn(tried)
-		if m == nil && len(tried) > 0 {
-			m = x.target.inTurn(nil) // all were tried: again, where another answer is hoped for
-		}
-		if m == nil {
-			return nil, llm.Unavailable("no backend of the route is ready", time.Second)
-		}
-		return m, nil
+		return x.nextPlain(tried)
 	}
 	for round := 0; round < 2; round++ {
 		for x.pick != nil && x.named < len(x.pick.Endpoints) {
@@ -211,12 +204,29 @@ func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 		x.outcome("refused-invalid-pick")
 		return nil, llm.Unavailable("the endpoint picker named no member of the pool", time.Second)
 	}
-	if m := x.target.inTurn(tried); m != nil {
+	if m := x.target.inTurn(tried, pool.Returning); m != nil {
 		x.outcome("fallback-invalid-pick")
 		return m, nil
 	}
 	x.outcome("fallback-none-ready")
 	return nil, llm.Unavailable("no member of the pool is ready", time.Second)
+}
+
+// nextPlain is the next member in turn: one that is ready and was not tried;
+// one that was, where another answer is hoped for; one that is out, since nobody
+// asks plain members whether they are back but the requests themselves.
+func (x *exchange) nextPlain(tried []string) (*pool.Member, *llm.Error) {
+	m := x.target.inTurn(tried, pool.Returning)
+	if m == nil && len(tried) > 0 {
+		m = x.target.inTurn(nil, pool.Returning)
+	}
+	if m == nil {
+		m = x.target.inTurn(tried, pool.Ejected)
+	}
+	if m == nil {
+		return nil, llm.Unavailable("no backend of the route is ready", time.Second)
+	}
+	return m, nil
 }
 
 // ask puts the request to the picker.
@@ -263,8 +273,9 @@ func (x *exchange) outcome(reason string) {
 	x.server.picks.Count(x.target.pool, reason)
 }
 
-// inTurn is a ready member by round robin, nil if there is none.
-func (tg *target) inTurn(tried []string) *pool.Member {
+// inTurn is a member by round robin that is in no worse a state, nil if there is
+// none.
+func (tg *target) inTurn(tried []string, worst pool.State) *pool.Member {
 	members := tg.backend.Pool.Snapshot().Members
 	if len(members) == 0 {
 		return nil
@@ -272,7 +283,7 @@ func (tg *target) inTurn(tried []string) *pool.Member {
 	start := int(tg.turn.Add(1) % uint64(len(members)))
 	for i := range members {
 		m := members[(start+i)%len(members)]
-		if m.Available() && !slices.Contains(tried, m.Address()) {
+		if m.State() <= worst && !slices.Contains(tried, m.Address()) {
 			return m
 		}
 	}
