@@ -172,6 +172,7 @@ func (x *exchange) openBody() *llm.Error {
 	if x.r.ProtoMajor == 1 {
 		// Or net/http would read the body to its end before an answer begins.
 		x.ctl.EnableFullDuplex()
+		x.closeAfterChunks()
 	}
 	keep := 0
 	if len(x.service.http.codes) > 0 {
