@@ -30,7 +30,7 @@ type Election struct {
 	// that another one does. It is for work that two may do for a while: an
 	// outage of the API server then stops nothing.
 	Keep bool
-	Log             *slog.Logger  // nil: none
+	Log  *slog.Logger // nil: none
 	// Changed is called with every change, never twice at a time.
 	Changed func(leads bool)
 }

@@ -59,7 +59,7 @@ func TestLocal(t *testing.T) {
 	for _, c := range l.Config.Listeners {
 		got = append(got, c.Address)
 	}
-	for _, m := range l.Members["ai.llama"] {
+	for _, m := range l.Members["ai/llama"] {
 		got = append(got, m.Address)
 	}
 	got = append(got, l.Others...)
@@ -70,7 +70,7 @@ func TestLocal(t *testing.T) {
 	if _, l, err = local(t, kube.LocalOptions{}, gatewayYAML("models", "penstock", 80), pods, llamaRoute, llamaPod); err != nil {
 		t.Fatal(err)
 	}
-	if m := l.Members["ai.llama"]; len(m) != 1 || m[0].Address != "10.0.0.7:8000" {
+	if m := l.Members["ai/llama"]; len(m) != 1 || m[0].Address != "10.0.0.7:8000" {
 		t.Errorf("members by pods: %v", m)
 	}
 }

@@ -111,7 +111,3 @@ func covers(wildcard, h string) bool {
 	suffix, ok := strings.CutPrefix(wildcard, "*")
 	return ok && len(h) > len(suffix) && strings.HasSuffix(h, suffix)
 }
-
-// BoundedName is the name by which a configuration knows something that has
-// that name in Kubernetes: the same, unless that is too long.
-func BoundedName(name string) string { return bounded(name) }

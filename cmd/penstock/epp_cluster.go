@@ -95,8 +95,6 @@ func (f *eppFlags) checkCluster() error {
 // clusterPicker is a picker for one InferencePool.
 type clusterPicker struct {
 	*eppFlags
-	inferencePool string // its name; pool is that in the configuration
-
 	protocol atomic.Pointer[config.Protocol]
 	seen     atomic.Bool
 	leads    atomic.Bool
@@ -111,8 +109,7 @@ func (f *eppFlags) runInCluster(ctx context.Context, release func()) error {
 		return usageError("%w", err)
 	}
 	f.cluster.namespace = cmp.Or(f.cluster.namespace, cluster.Namespace)
-	c := &clusterPicker{eppFlags: f, inferencePool: f.pool}
-	c.pool = kube.BoundedName(f.pool)
+	c := &clusterPicker{eppFlags: f}
 	c.protocol.Store(new(config.HTTP))
 	p := &process{load: c.load, begin: func(ctx context.Context, g *gateway, again func(string)) (func(), error) {
 		return c.begin(ctx, cluster, g, again)
@@ -144,7 +141,7 @@ func (c *clusterPicker) begin(ctx context.Context, cluster *kube.Cluster, g *gat
 	var running sync.WaitGroup
 	running.Go(func() {
 		err := cluster.FollowPool(ctx, kube.PoolOptions{
-			Namespace: c.cluster.namespace, Name: c.inferencePool, Log: g.log,
+			Namespace: c.cluster.namespace, Name: c.pool, Log: g.log,
 			Changed: func(p kube.FollowedPool) {
 				g.feed(map[string][]config.Member{c.pool: p.Members})
 				if before := c.protocol.Swap(&p.Protocol); *before != p.Protocol {
@@ -161,7 +158,7 @@ func (c *clusterPicker) begin(ctx context.Context, cluster *kube.Cluster, g *gat
 		host, _ := os.Hostname()
 		running.Go(func() {
 			err := cluster.Elect(ctx, kube.Election{
-				Namespace: c.cluster.namespace, Name: "penstock-epp-" + c.inferencePool, Log: g.log,
+				Namespace: c.cluster.namespace, Name: "penstock-epp-" + c.pool, Log: g.log,
 				Identity: cmp.Or(os.Getenv("POD_NAME"), host) + "_" + rand.Text()[:8],
 				Changed:  c.leads.Store,
 				Keep:     true, // two pickers for a while know less of each other, none would refuse everything
@@ -178,7 +175,7 @@ func (c *clusterPicker) begin(ctx context.Context, cluster *kube.Cluster, g *gat
 func (c *clusterPicker) closed() string {
 	switch {
 	case !c.seen.Load():
-		return fmt.Sprintf("the InferencePool %s/%s and its pods were not seen yet", c.cluster.namespace, c.inferencePool)
+		return fmt.Sprintf("the InferencePool %s/%s and its pods were not seen yet", c.cluster.namespace, c.pool)
 	case c.cluster.elect && !c.leads.Load():
 		return "another replica leads"
 	}

@@ -64,7 +64,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if refuse != nil {
 		if status := refuse(call); status != 0 {
 			reason := map[int]string{403: "Forbidden", 404: "NotFound", 409: "Conflict"}[status]
-			fail(w, status, reason, strings.ToLower(reason)+" by the test")
+			message := strings.ToLower(reason) + " by the test"
+			if status == http.StatusNotFound && call.Name == "" {
+				message = "the server could not find the requested resource" // as of a kind that is not known
+			}
+			fail(w, status, reason, message)
 			return
 		}
 	}
