@@ -53,8 +53,7 @@ type gateway struct {
 	applying sync.Mutex // one apply at a time
 	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
-	fed      bool                       // somebody calls feed
-	members  map[string][]config.Member // what was fed last, by pool
+	fed      fedMembers
 	admin    *sideServer
 	ops      *sideServer
 	control  *control // nil: the configuration is a file's
@@ -264,7 +263,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
 	for name, p := range next {
 		if before[name] == nil && p.pool.Config().Members.External {
-			p.pool.SetMembers(g.members[name]) // which may have changed since it was made
+			p.pool.SetMembers(g.fed.members[name]) // which may have changed since it was made
 		}
 	}
 	g.mu.Unlock()

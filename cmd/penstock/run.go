@@ -19,6 +19,7 @@ import (
 
 func newRunCommand() *cobra.Command {
 	var path string
+	var cluster clusterFlags
 	cmd := &cobra.Command{
 		Use:   "run -c FILE",
 		Short: "Run the gateway from a configuration file",
@@ -27,15 +28,31 @@ func newRunCommand() *cobra.Command {
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
 say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal cuts the streams that are still open.`,
+and then exits; a second signal cuts the streams that are still open.
+
+With --kubernetes in place of a file this process serves the Gateways of a
+cluster itself: controller and data plane in one, for small clusters. Each
+Gateway gets an address of --address-pool; without one it listens on every
+interface, which suits a single Gateway.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if cluster.on {
+				return cluster.run(ctx)
+			}
 			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path) })
 		},
 	}
 	configFlag(cmd, &path)
+	flags := cmd.Flags()
+	flags.BoolVar(&cluster.on, "kubernetes", false, "serve the Gateways of a Kubernetes cluster; -c is not read")
+	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "with --kubernetes: `file` that says how to reach the API server; empty: $KUBECONFIG, or as a pod is told")
+	flags.StringVar(&cluster.pool, "address-pool", "", "with --kubernetes: `CIDR` of addresses of this machine, of which each Gateway gets one to listen on")
+	flags.StringSliceVar(&cluster.addresses, "address", nil, "with --kubernetes and no --address-pool: `address` by which clients reach this machine; may be repeated")
+	flags.StringVar(&cluster.ops, "ops", ":9902", "with --kubernetes: `address` of /metrics, /healthz and /readyz; off: none")
+	flags.StringVar(&cluster.level, "log-level", "info", "with --kubernetes: debug, info, warn or error")
+	flags.StringVar(&cluster.format, "log-format", "text", "with --kubernetes: text or json")
 	return quiet(cmd)
 }
 
