@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // supportedFeatures are the names under which the conformance suites know what
@@ -87,7 +89,7 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 		return Parameters{}, &problem{string(gatewayv1.GatewayReasonInvalidParameters), "parametersRef: " + fmt.Sprintf(format, args...)}
 	}
 	if ref.group != "" || ref.kind != kindConfigMap {
-		return bad("%s of group %q is not supported; refer to a ConfigMap with the keys replicas and serviceType", ref.kind, ref.group)
+		return bad("%s of group %q is not supported; refer to a ConfigMap with the keys replicas, maxReplicas, serviceType and resources", ref.kind, ref.group)
 	}
 	m, ok := x.configMaps[ref.NamespacedName]
 	if !ok {
@@ -102,12 +104,21 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 	for _, key := range keys {
 		value := strings.TrimSpace(m.Data[key])
 		switch key {
-		case "replicas":
+		case "replicas", "maxReplicas":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil || n < 0 || n > 10000 {
-				return bad("replicas is %q, not a number from 0 to 10000", value)
+				return bad("%s is %q, not a number from 0 to 10000", key, value)
 			}
-			p.Replicas = new(int32(n))
+			if key == "replicas" {
+				p.Replicas = new(int32(n))
+			} else {
+				p.MaxReplicas = new(int32(n))
+			}
+		case "resources":
+			p.Resources = &corev1.ResourceRequirements{}
+			if err := yaml.UnmarshalStrict([]byte(value), p.Resources); err != nil {
+				return bad("resources: %v", err)
+			}
 		case "serviceType":
 			s, ok := serviceType(value)
 			if !ok {
@@ -115,7 +126,7 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 			}
 			p.ServiceType = s
 		default:
-			return bad("ConfigMap %s has the key %q, which means nothing; replicas and serviceType do", ref.NamespacedName, key)
+			return bad("ConfigMap %s has the key %q, which means nothing; replicas, maxReplicas, serviceType and resources do", ref.NamespacedName, key)
 		}
 	}
 	return p, nil
@@ -126,4 +137,21 @@ func deref[T any](p *T, otherwise T) T {
 		return otherwise
 	}
 	return *p
+}
+
+// over are the parameters where what p leaves open is that of class.
+func (p Parameters) over(class Parameters) Parameters {
+	if p.Replicas == nil {
+		p.Replicas = class.Replicas
+	}
+	if p.MaxReplicas == nil {
+		p.MaxReplicas = class.MaxReplicas
+	}
+	if p.ServiceType == "" {
+		p.ServiceType = class.ServiceType
+	}
+	if p.Resources == nil {
+		p.Resources = class.Resources
+	}
+	return p
 }

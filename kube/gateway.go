@@ -78,12 +78,7 @@ func (t *translation) infrastructure(s *scope) {
 		s.rejected = bad
 		return
 	}
-	if params.Replicas != nil {
-		s.infra.Parameters.Replicas = params.Replicas
-	}
-	if params.ServiceType != "" {
-		s.infra.Parameters.ServiceType = params.ServiceType
-	}
+	s.infra.Parameters = params.over(s.infra.Parameters)
 }
 
 // addresses judges the addresses asked for. A type that is not known makes the
@@ -191,6 +186,8 @@ func (s *scope) notProgrammed() *problem {
 		return &problem{string(gatewayv1.GatewayReasonInvalid), "no listener can be served: " + listenerFaults(s.own)}
 	case len(s.observed.Addresses) == 0:
 		return &problem{string(gatewayv1.GatewayReasonAddressNotAssigned), "no address is assigned yet"}
+	case s.observed.Refused != "":
+		return &problem{string(gatewayv1.GatewayReasonInvalid), s.observed.Refused}
 	case !s.observed.Ready:
 		return &problem{string(gatewayv1.GatewayReasonPending), "no process serves the Gateway yet"}
 	}

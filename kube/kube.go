@@ -85,6 +85,9 @@ type Observed struct {
 	Unusable []string
 	// Ready says that a process serves the Gateway.
 	Ready bool
+	// Refused is why processes do not take the newest configuration; empty: none
+	// refuses it.
+	Refused string
 	// Bind is the host on which the listeners listen; empty: every interface.
 	Bind string
 }
@@ -124,7 +127,11 @@ type Infrastructure struct {
 // ConfigMap whose keys are named here.
 type Parameters struct {
 	Replicas    *int32             // replicas
+	MaxReplicas *int32             // maxReplicas: scaled by load from replicas up to it
 	ServiceType corev1.ServiceType // serviceType: LoadBalancer, NodePort or ClusterIP; empty: the controller's
+	// Resources of the container (resources, as in a pod, as YAML text); nil: the
+	// controller's.
+	Resources *corev1.ResourceRequirements
 }
 
 // Source says where the members of one set come from: pods that an

@@ -36,8 +36,8 @@ type eppCluster struct {
 	testPlugins bool
 }
 
-// clusterFlags mean nothing for a picker that is configured by a file alone.
-func clusterFlags() []string {
+// forCluster are flags that mean nothing for a picker that is configured by a file alone.
+func forCluster() []string {
 	return []string{"pool-group", "profile", "config-file", "config-text", "engine", "admin-address", "ha-enable-leader-election", "test-plugins", "endpoint-target-ports"}
 }
 
@@ -60,7 +60,7 @@ const inferenceGroup = "inference.networking.k8s.io"
 
 // refused says which flags mean nothing without a cluster.
 func (k *eppCluster) refused(set *pflag.FlagSet) error {
-	for _, name := range clusterFlags() {
+	for _, name := range forCluster() {
 		if set.Changed(name) {
 			return usageError("--%s is for an InferencePool of Kubernetes: add --pool-namespace", name)
 		}

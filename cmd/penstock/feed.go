@@ -14,12 +14,18 @@ import (
 // by whoever runs the gateway, at any time, and no configuration is built anew
 // for it.
 
+// fedMembers are what was fed.
+type fedMembers struct {
+	on      bool                       // somebody calls feed
+	members map[string][]config.Member // what was fed last, by pool
+}
+
 // acceptFeed lets configurations name pools with members.external from now on.
 // Without it they are refused: nobody would ever tell their members.
 func (g *gateway) acceptFeed() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.fed, g.members = true, map[string][]config.Member{}
+	g.fed.on, g.fed.members = true, map[string][]config.Member{}
 }
 
 // feed replaces the members of pools by name. Those of a pool that no
@@ -30,9 +36,9 @@ func (g *gateway) feed(members map[string][]config.Member) {
 	defer g.mu.Unlock()
 	for name, list := range members {
 		if list == nil {
-			delete(g.members, name)
+			delete(g.fed.members, name)
 		} else {
-			g.members[name] = list
+			g.fed.members[name] = list
 		}
 		if p := g.pools[name]; p != nil && p.pool.Config().Members.External {
 			p.pool.SetMembers(list)
@@ -45,7 +51,7 @@ var errNotFed = errors.New("members.external: nobody tells this process the memb
 func (g *gateway) feeds() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.fed {
+	if !g.fed.on {
 		return errNotFed
 	}
 	return nil
@@ -57,10 +63,10 @@ func (g *gateway) feeds() error {
 func (g *gateway) adopt(name string, p *pool.Pool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.fed {
+	if !g.fed.on {
 		return errNotFed
 	}
-	if list, ok := g.members[name]; ok {
+	if list, ok := g.fed.members[name]; ok {
 		p.SetMembers(list)
 	}
 	return nil

@@ -51,8 +51,7 @@ type gateway struct {
 	applying sync.Mutex // one apply at a time
 	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
-	fed      bool                       // somebody calls feed
-	members  map[string][]config.Member // what was fed last, by pool
+	fed      fedMembers
 	admin    *sideServer
 	ops      *sideServer
 	control  *control // nil: the configuration is a file's
@@ -278,7 +277,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	before := g.pools
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
 	for name, p := range next {
-		if list, ok := g.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
+		if list, ok := g.fed.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
 			p.pool.SetMembers(list) // which may have changed since it was made
 		}
 	}

@@ -29,6 +29,7 @@ type manifestFlags struct {
 	shift   int32
 	admin   string
 	ops     string
+	log     config.Log
 }
 
 func (f *manifestFlags) add(c *cobra.Command) {
@@ -38,13 +39,12 @@ func (f *manifestFlags) add(c *cobra.Command) {
 	flags.StringVar(&f.bind, "bind", "127.0.0.1", "`host` for the listeners of the manifests; 0.0.0.0: all interfaces")
 	flags.Int32Var(&f.shift, "low-ports", 8000, "`number` to add to ports of the manifests below 1024, which need a privilege: 80 is 8080; 0: none")
 	flags.StringVar(&f.admin, "admin-address", "127.0.0.1:9901", "`address` of the admin interface, with -f; off: none")
-	flags.StringVar(&f.ops, "ops-address", "off", "`address` of health and metrics, with -f; off: none")
-	c.MarkFlagsMutuallyExclusive("config", "filename")
+	c.MarkFlagsMutuallyExclusive("config", "filename", "kubernetes")
 }
 
 // refused says which flags mean nothing without manifests.
 func (f *manifestFlags) refused(c *cobra.Command) error {
-	for _, name := range []string{"gateway", "bind", "low-ports", "admin-address", "ops-address"} {
+	for _, name := range []string{"gateway", "bind", "low-ports", "admin-address"} {
 		if c.Flags().Changed(name) {
 			return usageError("--%s is for manifests: add -f", name)
 		}
@@ -62,8 +62,13 @@ type manifestGateway struct {
 	told   string      // the report that was printed last
 }
 
-func (f *manifestFlags) run(ctx context.Context, release func(), out io.Writer) error {
-	m := &manifestGateway{manifestFlags: *f, out: out}
+// run shares the flags of logs and ops with --kubernetes.
+func (f *manifestFlags) run(ctx context.Context, release func(), c *cobra.Command, shared *clusterFlags) error {
+	f.ops, f.log = "off", config.Log{Level: shared.level, Format: shared.format}
+	if c.Flags().Changed("ops") {
+		f.ops = shared.ops
+	}
+	m := &manifestGateway{manifestFlags: *f, out: c.ErrOrStderr()}
 	p := &process{
 		path: f.path, load: m.load, watch: func(ctx context.Context, changed func()) { watchManifests(ctx, f.path, changed) },
 		begin: func(_ context.Context, g *gateway, _ func(string)) (func(), error) {
@@ -93,6 +98,7 @@ func (m *manifestGateway) load() (*config.Config, error) {
 		return nil, fmt.Errorf("%s: %w", m.path, err)
 	}
 	m.loaded = l
+	l.Config.Log = m.log
 	return l.Config, nil
 }
 

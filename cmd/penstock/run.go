@@ -20,9 +20,10 @@ import (
 func newRunCommand() *cobra.Command {
 	var path string
 	var manifests manifestFlags
+	var cluster clusterFlags
 	cmd := &cobra.Command{
-		Use:   "run -c FILE | -f MANIFESTS",
-		Short: "Run the gateway from a configuration file or from Kubernetes manifests",
+		Use:   "run -c FILE | -f MANIFESTS | --kubernetes",
+		Short: "Run the gateway from a configuration file, from Kubernetes manifests, or for a cluster",
 		Long: `Run the gateway from a configuration file, or with -f from Kubernetes manifests
 without a cluster.
 
@@ -37,13 +38,21 @@ of the object.
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
 say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal cuts the streams that are still open.`,
+and then exits; a second signal cuts the streams that are still open.
+
+With --kubernetes in place of a file this process serves the Gateways of a
+cluster itself: controller and data plane in one, for small clusters. Each
+Gateway gets an address of --address-pool; without one it listens on every
+interface, which suits a single Gateway.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if cluster.on {
+				return cluster.run(ctx)
+			}
 			if manifests.path != "" {
-				return manifests.run(ctx, stop, cmd.ErrOrStderr())
+				return manifests.run(ctx, stop, cmd, &cluster)
 			}
 			if err := manifests.refused(cmd); err != nil {
 				return err
@@ -53,6 +62,14 @@ and then exits; a second signal cuts the streams that are still open.`,
 		},
 	}
 	configFlag(cmd, &path)
+	flags := cmd.Flags()
+	flags.BoolVar(&cluster.on, "kubernetes", false, "serve the Gateways of a Kubernetes cluster; -c is not read")
+	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "with --kubernetes: `file` that says how to reach the API server; empty: $KUBECONFIG, or as a pod is told")
+	flags.StringVar(&cluster.pool, "address-pool", "", "with --kubernetes: `CIDR` of addresses of this machine, of which each Gateway gets one to listen on")
+	flags.StringSliceVar(&cluster.addresses, "address", nil, "with --kubernetes and no --address-pool: `address` by which clients reach this machine; may be repeated")
+	flags.StringVar(&cluster.ops, "ops", ":9902", "with --kubernetes or -f: `address` of /metrics, /healthz and /readyz; off: none; with -f that is the default")
+	flags.StringVar(&cluster.level, "log-level", "info", "with --kubernetes or -f: debug, info, warn or error")
+	flags.StringVar(&cluster.format, "log-format", "text", "with --kubernetes or -f: text or json")
 	manifests.add(cmd)
 	return quiet(cmd)
 }

@@ -27,6 +27,7 @@ config llm pool epp extproc           < proxy
 none                                  < api
 config pool                           < xds
 config pool api                       < kube
+config api kube xds                   < kube/controller
 everything                            < cmd e2e conformance
 `
 
