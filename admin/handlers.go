@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/penstock/penstock/epp"
 )
@@ -80,7 +81,11 @@ func (s *server) readyz(w http.ResponseWriter, r *http.Request) {
 		ready.Pools = list(ready.Pools)
 		writeJSON(w, status, ready)
 	case ready.Ready:
-		writeText(w, status, "ok\n")
+		text := "ok\n"
+		if c := ready.Controller; c != nil && !c.Connected {
+			text += "the controller is out of reach since " + c.Since.UTC().Format(time.RFC3339) + "\n"
+		}
+		writeText(w, status, text)
 	default:
 		writeText(w, status, "not ready: "+ready.Reason+"\n")
 	}

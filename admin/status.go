@@ -24,6 +24,22 @@ type Readiness struct {
 	Config    ConfigStatus     `json:"config"`
 	Listeners []ListenerStatus `json:"listeners"`
 	Pools     []PoolSummary    `json:"pools"`
+	// Controller is where the configuration comes from, of a gateway that has a
+	// controller.
+	Controller *ControllerStatus `json:"controller,omitempty"`
+}
+
+// ControllerStatus tells how a gateway and its controller stand. A gateway out
+// of touch is ready: it serves what it has.
+type ControllerStatus struct {
+	Address   string     `json:"address"`
+	Connected bool       `json:"connected"`
+	Since     time.Time  `json:"since"` // connected, or out of touch
+	Error     string     `json:"error,omitempty"`
+	Version   string     `json:"configVersion"`     // in force
+	Saved     bool       `json:"fromSavedState"`    // it is of a former run, and no other came since
+	Refused   string     `json:"refused,omitempty"` // why the newest is not in force
+	RefusedAt *time.Time `json:"refusedAt,omitempty"`
 }
 
 // ConfigStatus is what became of the configuration.

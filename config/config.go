@@ -37,6 +37,7 @@ type Config struct {
 	PickerListeners []PickerListener `yaml:"pickerListeners"`
 	Models          []Model          `yaml:"models"`
 	Routes          []Route          `yaml:"routes"` // none: every listener serves every model at the root path
+	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`
 	Retries         Retries          `yaml:"retries"`
 	Limits          Limits           `yaml:"limits"`
@@ -48,10 +49,14 @@ type Config struct {
 type Listener struct {
 	Name    string `yaml:"name"`
 	Address string `yaml:"address"` // host:port; empty host is every interface
+	// Port is the one that clients use, for redirects, where another leads to
+	// the address; 0: the address's.
+	Port int `yaml:"port" min:"0" max:"65535"`
 	// Anonymous must be said where no keys are configured: it lets anybody in.
 	Anonymous bool       `yaml:"anonymous"`
-	TLS       *ServerTLS `yaml:"tls"`   // nil: plaintext
-	HTTP2     *bool      `yaml:"http2"` // nil: true. Over TLS by ALPN; over plaintext by prior knowledge (h2c)
+	TLS       *ServerTLS `yaml:"tls"`      // nil: plaintext
+	Sections  []Section  `yaml:"sections"` // nil: one for every host
+	HTTP2     *bool      `yaml:"http2"`    // nil: true. Over TLS by ALPN; over plaintext by prior knowledge (h2c)
 	// DebugHeaders shows the endpoint and the pick in response headers.
 	DebugHeaders bool `yaml:"debugHeaders"`
 	// UpgradePaths are cleaned request paths on which an Upgrade is passed on.
@@ -63,6 +68,12 @@ type ServerTLS struct {
 	Cert     string `yaml:"cert" file:"path"`
 	Key      string `yaml:"key" file:"path"`
 	ClientCA string `yaml:"clientCA" file:"path"` // set: a client certificate is required
+	// The same as PEM text, for certificates that come without files.
+	CertPEM     string `yaml:"certPEM"`
+	KeyPEM      Secret `yaml:"keyPEM"`
+	ClientCAPEM string `yaml:"clientCAPEM"`
+	// AcceptInvalid asks for a client certificate and lets the others in too.
+	AcceptInvalid bool `yaml:"acceptInvalid"`
 }
 
 // Admin is the full administration interface: loopback only in this version.
@@ -89,7 +100,10 @@ const (
 
 // Pool is a set of model servers that serve the same models.
 type Pool struct {
-	Name     string   `yaml:"name"`
+	Name string `yaml:"name"`
+	// Plain members are no model servers: requests pass unread, to members in
+	// turn. Only HTTP routes lead there.
+	Plain    bool     `yaml:"plain"`
 	Members  Members  `yaml:"members"`
 	Protocol Protocol `yaml:"protocol" default:"http" enum:"http|h2c|https"` // default http
 	// APIKey is sent to the members as a bearer token in place of the
@@ -117,13 +131,14 @@ const (
 	TRTLLM Engine = "trtllm"
 )
 
-// Members says where a pool's members come from; exactly one of Static, DNS
-// and File is set.
+// Members says where a pool's members come from; exactly one of Static, DNS,
+// File and External is set.
 type Members struct {
-	Static  []Member `yaml:"static"`                                     // an entry may also be a plain "host:port"
-	DNS     string   `yaml:"dns"`                                        // host:port, resolved to every A and AAAA record
-	File    string   `yaml:"file" file:"path"`                           // YAML list like static; watched
-	Refresh Duration `yaml:"refresh" default:"5s" min:"100ms" max:"24h"` // of DNS; default 5s
+	External bool     `yaml:"external"`                                   // from the control plane
+	Static   []Member `yaml:"static"`                                     // an entry may also be a plain "host:port"
+	DNS      string   `yaml:"dns"`                                        // host:port, resolved to every A and AAAA record
+	File     string   `yaml:"file" file:"path"`                           // YAML list like static; watched
+	Refresh  Duration `yaml:"refresh" default:"5s" min:"100ms" max:"24h"` // of DNS; default 5s
 }
 
 // Member is one model server as configured.
@@ -139,6 +154,13 @@ type ClientTLS struct {
 	Key                string `yaml:"key" file:"path"`
 	ServerName         string `yaml:"serverName"`
 	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
+	// The same as PEM text.
+	CAPEM   string `yaml:"caPEM"`
+	CertPEM string `yaml:"certPEM"`
+	KeyPEM  Secret `yaml:"keyPEM"`
+	// SubjectAltNames, of which the certificate must have one: "dns:NAME" or
+	// "uri:URI". nil: ServerName.
+	SubjectAltNames []string `yaml:"subjectAltNames"`
 }
 
 // Metrics says how members are scraped.
@@ -200,8 +222,9 @@ const (
 
 // RemotePicker is a picker that speaks the Endpoint Picker Protocol over gRPC.
 type RemotePicker struct {
-	Address       string         `yaml:"address"` // host:port, resolved to every A and AAAA record
-	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
+	Address       string         `yaml:"address"`  // host:port, resolved to every A and AAAA record
+	External      bool           `yaml:"external"` // in place of Address: the set [PickerSet] from the control plane
+	TLS           *ClientTLS     `yaml:"tls"`      // nil: plaintext
 	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
 	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`
 	Timeout       Duration       `yaml:"timeout" default:"5s" min:"1ms" max:"10m"`         // of a pick, queueing there included
@@ -285,7 +308,7 @@ type Target struct {
 // before wildcard before none, then the longest path prefix.
 type Route struct {
 	Name      string   `yaml:"name"`
-	Listeners []string `yaml:"listeners"` // nil: every listener
+	Listeners []string `yaml:"listeners"` // "listener" or "listener/section"; nil: every listener
 	Hosts     []string `yaml:"hosts"`     // exact or "*.suffix"; nil: every host
 	// PathPrefix is cut off before the API path is read; default "/".
 	PathPrefix string   `yaml:"pathPrefix" default:"/"`

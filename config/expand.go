@@ -64,8 +64,8 @@ func (e *expander) variables(s string) (string, *Problem) {
 }
 
 // secret reads a Secret: from the text itself, whose variables are filled in,
-// or from a file where the text, as written, begins with file:. No message
-// holds any part of the value.
+// or from a file where the text, as written, begins with file:; without an
+// expander it is the text. No message holds any part of the value.
 func (d *decoder) secret(n *node, v reflect.Value, path string) {
 	if n.kind >= mappingKind {
 		d.failNode(n, path, "must be text, not "+describe(n), "write ${VARIABLE} or file:/path")
@@ -79,7 +79,7 @@ func (d *decoder) secret(n *node, v reflect.Value, path string) {
 	if !ok {
 		return
 	}
-	if strings.HasPrefix(n.text, "file:") {
+	if d.expand != nil && strings.HasPrefix(n.text, "file:") {
 		name := d.absolute(strings.TrimPrefix(text, "file:"))
 		raw, err := readRegular(name, maxSecretFile)
 		if err != nil {

@@ -68,8 +68,10 @@ func pages(t *testing.T) []string {
 }
 
 // TestExamplesRun runs what the pages tell a reader to type: a block marked
-// "yaml config FILE" is checked and written, the lines of a "console" block
-// that begin with $ run in order. Ports are replaced by free ones.
+// "yaml config FILE" is checked and written, one marked "yaml manifests FILE" is
+// the text of that file and is written by its base name, the lines of a
+// "console" block that begin with $ run in order. Ports are replaced by free
+// ones.
 func TestExamplesRun(t *testing.T) {
 	ran := 0
 	for _, page := range pages(t) {
@@ -85,6 +87,8 @@ func TestExamplesRun(t *testing.T) {
 				switch b.kind() {
 				case "config":
 					s.config(at, b)
+				case "manifests":
+					s.manifests(at, b)
 				case "console":
 					for line := range strings.Lines(b.text) {
 						if command, ok := strings.CutPrefix(strings.TrimSpace(line), "$ "); ok {
@@ -104,6 +108,8 @@ func (b block) kind() string {
 	switch {
 	case len(b.info) >= 2 && b.info[0] == "yaml" && b.info[1] == "config":
 		return "config"
+	case len(b.info) == 3 && b.info[0] == "yaml" && b.info[1] == "manifests":
+		return "manifests"
 	case len(b.info) > 0 && b.info[0] == "console":
 		return "console"
 	}
@@ -124,7 +130,7 @@ func newSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	first := consecutivePorts(t, 4)
-	pairs := []string{":8080", ":" + free[0], ":9901", ":" + free[1], ":9902", ":" + free[2], "--port 8001", "--port " + strconv.Itoa(first)}
+	pairs := []string{":8080", ":" + free[0], ":9901", ":" + free[1], ":9902", ":" + free[2], "--port 8001", "--port " + strconv.Itoa(first), "--port 8003", "--port " + strconv.Itoa(first+2), "port: 80,", "port: " + free[0] + ","}
 	for i := range 4 {
 		pairs = append(pairs, ":"+strconv.Itoa(8001+i), ":"+strconv.Itoa(first+i))
 	}
@@ -173,6 +179,21 @@ func (s *session) config(at string, b block) {
 	}
 	if out, err := s.command("penstock check -c " + name).CombinedOutput(); err != nil {
 		s.t.Fatalf("%s: penstock check: %v\n%s", at, err, out)
+	}
+}
+
+func (s *session) manifests(at string, b block) {
+	s.t.Helper()
+	file := filepath.Join("../docs", b.info[2])
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatalf("%s: %v", at, err)
+	}
+	if diff := cmp.Diff(string(text), b.text); diff != "" {
+		s.t.Errorf("%s is not %s (-file +page):\n%s", at, file, diff)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, filepath.Base(file)), []byte(s.ports.Replace(b.text)), 0o600); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
-	"github.com/penstock/penstock/internal/certs"
+	"github.com/penstock/penstock/pool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -86,7 +86,7 @@ func (r *replicas) credentials() (credentials.TransportCredentials, error) {
 	if r.cfg.TLS == nil {
 		return insecure.NewCredentials(), nil
 	}
-	c := certs.Client(*r.cfg.TLS)
+	c := pool.Identity(r.cfg.TLS)
 	if c.ServerName == "" {
 		c.ServerName, _, _ = net.SplitHostPort(r.cfg.Address) // addresses are dialled, the name is proven
 	}
@@ -153,7 +153,7 @@ func (r *replicas) refresh(ctx context.Context) {
 	found = slices.Compact(found)
 	old := *r.list.Load()
 	if r.cfg.TLS != nil {
-		if stamp := certs.Client(*r.cfg.TLS).Stamp(); stamp != r.stamp {
+		if stamp := pool.Identity(r.cfg.TLS).Stamp(); stamp != r.stamp {
 			if _, err := r.credentials(); err != nil {
 				r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
 			} else {

@@ -28,10 +28,12 @@ func healthNames() []string {
 
 // health answers grpc.health.v1 for one picker listener. Liveness is serving
 // for as long as the process answers; the rest is not while the listener
-// drains, and before the pool has had its first list of members.
+// drains, before the pool has had its first list of members, and while the
+// process says that it is not to be asked.
 type health struct {
 	healthv1.UnimplementedHealthServer
 	server   *Server
+	may      func() bool   // see ListenersOptions.Ready
 	had      atomic.Bool   // the pool has had members
 	draining chan struct{} // closed at the begin of a drain
 	ends     bool          // watches end with the drain, which waits for them
@@ -58,7 +60,7 @@ func (h *health) status(service string) healthv1.HealthCheckResponse_ServingStat
 	case healthLiveness:
 		return healthv1.HealthCheckResponse_SERVING
 	case "", healthReadiness, healthInference, serviceName:
-		if h.drains() || !h.ready() {
+		if h.drains() || !h.ready() || !h.may() {
 			return healthv1.HealthCheckResponse_NOT_SERVING
 		}
 		return healthv1.HealthCheckResponse_SERVING

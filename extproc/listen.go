@@ -32,12 +32,16 @@ import (
 type ListenersOptions struct {
 	Log     *slog.Logger
 	Metrics *ServerInstruments // nil: none
+	// Ready is asked by health besides what it knows itself: a picker may know
+	// its members and yet be one that is not to be asked. nil: always.
+	Ready func() bool
 }
 
 // Listeners are the picker listeners of one process.
 type Listeners struct {
 	log     *slog.Logger
 	metrics *ServerInstruments
+	ready   func() bool
 	bodies  atomic.Int64 // bytes of request bodies held
 	watches atomic.Int64 // of health
 
@@ -54,7 +58,10 @@ func NewListeners(o ListenersOptions) *Listeners {
 	if o.Metrics == nil {
 		o.Metrics = NewServerInstruments(nil)
 	}
-	ls := &Listeners{log: o.Log, metrics: o.Metrics}
+	if o.Ready == nil {
+		o.Ready = func() bool { return true }
+	}
+	ls := &Listeners{log: o.Log, metrics: o.Metrics, ready: o.Ready}
 	o.Metrics.heldBy(&ls.bodies)
 	return ls
 }
@@ -265,10 +272,10 @@ func (ls *Listeners) open(lc config.PickerListener, limits config.Limits, r *rul
 		grpc.MaxConcurrentStreams(uint32(min(int64(lc.Streams)+spareStreams, math.MaxUint32))), // see Server.Process
 		grpc.MaxRecvMsgSize(l.message))...)
 	extprocv3.RegisterExternalProcessorServer(l.grpc, l.server)
-	healthv1.RegisterHealthServer(l.grpc, &health{server: l.server, draining: l.draining, ends: true, watches: &ls.watches})
+	healthv1.RegisterHealthServer(l.grpc, &health{server: l.server, may: ls.ready, draining: l.draining, ends: true, watches: &ls.watches})
 	if l.healthSocket != nil {
 		l.healthGRPC = grpc.NewServer(append(l.options(), grpc.MaxConcurrentStreams(maxWatches), grpc.MaxRecvMsgSize(64<<10))...)
-		healthv1.RegisterHealthServer(l.healthGRPC, &health{server: l.server, draining: l.draining, watches: &ls.watches})
+		healthv1.RegisterHealthServer(l.healthGRPC, &health{server: l.server, may: ls.ready, draining: l.draining, watches: &ls.watches})
 	}
 	return l, nil
 }
@@ -293,9 +300,13 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	var conf *tls.Config
 	var err error
 	if t := l.cfg.TLS; t != nil {
-		files := &certs.Server{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Protocols: []string{"h2"}, Complain: func(err error) {
-			l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
-		}}
+		files := &certs.Server{
+			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA,
+			CertPEM: t.CertPEM, KeyPEM: t.KeyPEM.Reveal(), ClientCAPEM: t.ClientCAPEM, AcceptInvalid: t.AcceptInvalid,
+			Protocols: []string{"h2"}, Complain: func(err error) {
+				l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
+			},
+		}
 		conf, err = files.Config()
 	} else {
 		own := &certs.SelfSigned{Name: "penstock endpoint picker", Protocols: []string{"h2"}}

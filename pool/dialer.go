@@ -58,11 +58,17 @@ func newDialer(cfg config.Pool) (*dialer, error) {
 	return d, nil
 }
 
-func clientTLS(c *config.ClientTLS) (*tls.Config, error) {
+func clientTLS(c *config.ClientTLS) (*tls.Config, error) { return Identity(c).Config() }
+
+// Identity is c, nil for a plain TLS client, as package certs takes it.
+func Identity(c *config.ClientTLS) certs.Client {
 	if c == nil {
-		c = &config.ClientTLS{}
+		return certs.Client{}
 	}
-	return certs.Client(*c).Config()
+	return certs.Client{
+		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify,
+		CAPEM: c.CAPEM, CertPEM: c.CertPEM, KeyPEM: c.KeyPEM.Reveal(), SubjectAltNames: c.SubjectAltNames,
+	}
 }
 
 // fault is why a member could not be asked, as a metric label.

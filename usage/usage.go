@@ -25,7 +25,8 @@ type Record struct {
 	RequestID   string    `json:"requestId"`
 	Listener    string    `json:"listener"`
 	Route       string    `json:"route,omitempty"`
-	Client      string    `json:"client"` // address
+	Rule        string    `json:"rule,omitempty"` // of an HTTP route, if it has a name
+	Client      string    `json:"client"`         // address
 	Method      string    `json:"method"`
 	Path        string    `json:"path"`
 	ModelAsked  string    `json:"modelAsked,omitempty"`
@@ -44,8 +45,13 @@ type Record struct {
 	TTFT        float64   `json:"ttftSeconds,omitempty"`
 	TPOT        float64   `json:"tpotSeconds,omitempty"` // mean time per output token after the first
 	Total       float64   `json:"totalSeconds"`
-	BytesIn     int64     `json:"bytesIn"`
-	BytesOut    int64     `json:"bytesOut"`
+	Traffic
+}
+
+// Traffic is the bytes of the bodies.
+type Traffic struct {
+	BytesIn  int64 `json:"bytesIn"`
+	BytesOut int64 `json:"bytesOut"`
 }
 
 // Tokens are llm.Usage for the record.

@@ -46,6 +46,8 @@ type eppFlags struct {
 	secure  bool
 	certs   string
 	drain   time.Duration
+	cluster eppCluster
+	zap     zapFlags
 	set     *pflag.FlagSet // tells which were given
 }
 
@@ -59,12 +61,22 @@ const (
 func newEPPCommand() *cobra.Command {
 	f := &eppFlags{}
 	cmd := &cobra.Command{
-		Use:   "epp -c FILE",
+		Use:   "epp -c FILE | --pool-name NAME --pool-namespace NAMESPACE",
 		Short: "Run pools as an endpoint picker for other gateways",
 		Long: `Run pools as an endpoint picker for other gateways (Envoy, Istio, and all that
 speak the Endpoint Picker Protocol).
 
-It serves pickerListeners of the file and no listeners for clients. A file
+With --pool-namespace it serves an InferencePool of Kubernetes: its members are
+the ready pods that the pool selects, each with every target port that is active
+there, and follow changes at once. The cluster is that of --kubeconfig, of
+KUBECONFIG, or the one this runs in. How members are chosen is --profile, a file
+in the shape of EndpointPickerConfig (--config-file), or with -c a whole
+configuration with a pool of that name whose members are {external: true}.
+Flags are those of the reference picker. Health is NOT_SERVING until the pool
+was seen and its pods were listed. Every replica serves, unless
+--ha-enable-leader-election lets one alone be ready.
+
+Without --pool-namespace it serves pickerListeners of the file and no listeners for clients. A file
 without pickerListeners and with one pool, or --pool-name, stands for one
 listener on the default ports. Flags for ports and TLS go with one listener.
 
@@ -83,10 +95,12 @@ SIGTERM turns health to NOT_SERVING, stops accepting and lets open streams end.`
 	flags.IntVar(&f.grpc, "grpc-port", pickerPort, "`port` of the ext_proc service")
 	flags.IntVar(&f.health, "grpc-health-port", healthPort, "`port` of gRPC health in plaintext; 0: none, the ext_proc port answers too")
 	flags.IntVar(&f.metrics, "metrics-port", metricsPort, "`port` of /metrics, /healthz and /readyz; 0: none")
-	flags.StringVar(&f.pool, "pool-name", "", "serve this `pool` alone")
+	flags.StringVar(&f.pool, "pool-name", "", "serve this `pool` alone; with --pool-namespace the InferencePool of that name")
 	flags.BoolVar(&f.secure, "secure-serving", true, "TLS on the ext_proc port, self-signed unless --cert-path")
 	flags.StringVar(&f.certs, "cert-path", "", "`directory` with tls.crt and tls.key, read again when they change")
 	flags.DurationVar(&f.drain, "drain", 0, "longest wait for open streams at the end (default limits.drain)")
+	f.cluster.add(flags)
+	f.zap.add(flags)
 	cmd.AddCommand(newProbeCommand())
 	return quiet(cmd)
 }
@@ -104,7 +118,14 @@ func (f *eppFlags) run(ctx context.Context, release func()) error {
 	if f.certs != "" && !f.secure {
 		return usageError("--cert-path means TLS, --secure-serving=false means none; leave out one of them")
 	}
-	return runGateway(ctx, release, f.config, f.load)
+	if f.inCluster() {
+		return f.runInCluster(ctx, release)
+	}
+	if err := f.cluster.refused(f.set); err != nil {
+		return err
+	}
+	p := &process{path: f.config, watch: watchFile(f.config), load: f.load}
+	return p.run(ctx, release)
 }
 
 // load reads the file and keeps of it what a picker needs.
@@ -116,6 +137,12 @@ func (f *eppFlags) load() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	return f.picker(cfg)
+}
+
+// picker is what a picker needs of cfg, with the flags in force.
+func (f *eppFlags) picker(cfg *config.Config) (*config.Config, error) {
+	var err error
 	out := *cfg
 	if out.PickerListeners, err = f.listeners(cfg); err != nil {
 		return nil, err
@@ -131,6 +158,7 @@ func (f *eppFlags) load() (*config.Config, error) {
 	case f.set.Changed("metrics-port"), out.Ops.Address == "":
 		out.Ops.Address = fmt.Sprintf(":%d", f.metrics)
 	}
+	f.zap.apply(&out.Log, f.set)
 	return &out, nil
 }
 

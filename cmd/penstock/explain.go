@@ -19,13 +19,14 @@ import (
 // explainOptions are the flags of explain.
 type explainOptions struct {
 	output, admin, body, model, pool, path string
+	objects                                objectFlags
 }
 
 func newExplainCommand() *cobra.Command {
 	var o explainOptions
 	c := &cobra.Command{
-		Use:   "explain REQUEST-ID | --body FILE",
-		Short: "Show why a server was picked, or would be",
+		Use:   "explain REQUEST-ID | --body FILE | KIND/[NAMESPACE/]NAME",
+		Short: "Show why a server was picked, or why an object of Kubernetes is as it is",
 		Long: `Show the decision on a request as a table: a row per member, best first, with
 what each scorer gave and, for a refused member, which filter refused it and why.
 
@@ -44,13 +45,20 @@ what was known at that moment:
 
 Members of one TOTAL are equally good; one of them was picked at random.
 
+With gateway/NAME, route/NAME, pool/NAME or model/NAME it shows every condition
+of that object in a cluster (--kubeconfig, --context, --namespace), what is wrong
+first; with -f MANIFESTS those that a controller would write.
+
 Exit codes: 0 printed, 1 the gateway was not reached, does not know the request
 or refuses the body, 2 wrong flags or an unreadable file.`,
-		Example: "  penstock explain 0f8fad5b-d9cb-469f-a165-70867728950e\n  penstock explain --body request.json --model chat",
+		Example: "  penstock explain 0f8fad5b-d9cb-469f-a165-70867728950e\n  penstock explain --body request.json --model chat\n  penstock explain route/shop/chat",
 		Args:    oneRequest,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
+			}
+			if len(args) == 1 && namesObject(args[0]) {
+				return o.objects.explain(c, args[0], o.output)
 			}
 			a, err := adminOf(c, o.admin)
 			if err != nil {
@@ -73,6 +81,7 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 	c.Flags().StringVar(&o.body, "body", "", "file with a request body to decide on; - is standard input")
 	c.Flags().StringVar(&o.model, "model", "", "model, when the body names none (with --body)")
 	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the model's first target)")
+	o.objects.add(c)
 	c.Flags().StringVar(&o.path, "path", "/v1/chat/completions", "request path (with --body)")
 	return quiet(c)
 }

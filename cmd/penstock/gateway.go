@@ -40,9 +40,7 @@ type gateway struct {
 	pickMetrics   *epp.Instruments
 	remoteMetrics *extproc.ClientInstruments
 	recordMetrics *usage.Instruments
-	reloads       *prometheus.CounterVec
-	reloadOK      prometheus.Gauge
-	reloadTime    prometheus.Gauge
+	reloads       reloadMetrics
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
@@ -51,10 +49,21 @@ type gateway struct {
 	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
-	mu       sync.Mutex // guards pools and servers for readers
+	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
+	fed      fedMembers
 	admin    *sideServer
 	ops      *sideServer
+	control  *control // nil: the configuration is a file's
+	// closed says why a picker is not to be asked although it runs; "": it may
+	// be. nil: it always may. It is set before the first configuration.
+	closed func() string
+}
+
+// reloadMetrics tell of configurations.
+type reloadMetrics struct {
+	total    *prometheus.CounterVec
+	ok, time prometheus.Gauge
 }
 
 // pooled is a pool with its picker: a scheduler in this process or a client of
@@ -67,11 +76,15 @@ type pooled struct {
 	remoteCfg config.RemotePicker
 }
 
+// picker is nil for a plain pool.
 func (p *pooled) picker() epp.Picker {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // explainer tells of past picks.
@@ -80,11 +93,15 @@ type explainer interface {
 	Find(requestID string) *epp.Explanation
 }
 
+// explainer is nil for a plain pool.
 func (p *pooled) explainer() explainer {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // closePicker ends the picker, not the pool.
@@ -111,23 +128,31 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		log: log, reg: reg, pools: map[string]*pooled{},
 		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
 		file: file, started: time.Now(),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
+		reloads: reloadMetrics{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
 			Help: "Configurations applied (result=ok) or refused (result=failed), the first one included."}, []string{"result"}),
-		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_reload_successful",
-			Help: "1 if the newest configuration is in force, 0 if it was refused and an older one stays."}),
-		reloadTime: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_success_timestamp_seconds",
-			Help: "When the configuration in force was applied."}),
+			ok: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_reload_successful",
+				Help: "1 if the newest configuration is in force, 0 if it was refused and an older one stays."}),
+			time: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_success_timestamp_seconds",
+				Help: "When the configuration in force was applied."})},
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_build_info",
 		Help: "Always 1; the labels say what runs.", ConstLabels: prometheus.Labels{"version": thisBuild().Version, "goversion": thisBuild().Go}})
 	build.Set(1)
-	reg.MustRegister(g.reloads, g.reloadOK, g.reloadTime, build)
-	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg)})
+	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
+	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.proxy = proxy.New(proxy.Options{
 		Log: log, Metrics: proxy.NewInstruments(reg), Picks: g.pickMetrics,
 		Records: func(r *usage.Record) { g.records.Load().Emit(r) },
 	})
 	return g
+}
+
+// refusal is why pickers are not to be asked although they run; "": they may be.
+func (g *gateway) refusal() string {
+	if g.closed == nil {
+		return ""
+	}
+	return g.closed()
 }
 
 // reload applies cfg, or keeps what is there and says why. err is the error of
@@ -140,16 +165,16 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	}
 	if err != nil {
 		g.fault.Store(&reloadFault{At: time.Now(), Err: err.Error()})
-		g.reloads.WithLabelValues("failed").Inc()
-		g.reloadOK.Set(0)
+		g.reloads.total.WithLabelValues("failed").Inc()
+		g.reloads.ok.Set(0)
 		return err
 	}
 	g.fault.Store(nil)
 	g.loads.Add(1)
 	g.loaded.Store(time.Now().UnixNano())
-	g.reloads.WithLabelValues("ok").Inc()
-	g.reloadOK.Set(1)
-	g.reloadTime.SetToCurrentTime()
+	g.reloads.total.WithLabelValues("ok").Inc()
+	g.reloads.ok.Set(1)
+	g.reloads.time.SetToCurrentTime()
 	if old != nil {
 		changes := config.Diff(old, cfg)
 		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond).String())
@@ -251,6 +276,11 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.mu.Lock()
 	before := g.pools
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
+	for name, p := range next {
+		if list, ok := g.fed.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
+			p.pool.SetMembers(list) // which may have changed since it was made
+		}
+	}
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
 	for name, p := range before {
@@ -281,12 +311,28 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
 			return nil, nil, err
 		}
+		if pc.Members.External {
+			if err := g.adopt(pc.Name, next.pool); err != nil {
+				return nil, nil, err
+			}
+		}
 		next.pool.Start(context.Background())
 		defer func() {
 			if err != nil {
 				next.pool.Close()
 			}
 		}()
+	}
+	if pc.Members.External && before != nil {
+		// The source may have been another one until now.
+		if err := g.feeds(); err != nil {
+			return nil, nil, err
+		}
+		swap := commit
+		commit = func() { swap(); g.adopt(pc.Name, next.pool) }
+	}
+	if pc.Plain {
+		return next, commit, nil
 	}
 	log := g.log.With("pool", pc.Name)
 	if r := pc.Picker.Remote; r != nil {

@@ -122,13 +122,14 @@ func cause(err error) error {
 type getOptions struct {
 	output, admin, pool string
 	n                   int
+	objects             objectFlags
 }
 
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|models|picks",
-		Short: "Show what a running gateway knows",
+		Use:   "get pools|members|models|picks|gateways|routes|inferencepools",
+		Short: "Show what a running gateway knows, or what became of objects of Kubernetes",
 		Long: `Show what a running gateway knows, from its admin interface.
 
   pools    pools with their source, profile and members by state
@@ -137,13 +138,27 @@ func newGetCommand() *cobra.Command {
   picks    the newest decisions; --pool NAME, -n COUNT
 
 A value that a server does not report is printed as -, never as 0.
-Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`,
-		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json",
+
+Or show what the controller, or whoever else is responsible, has written to the
+status of objects in a cluster (--kubeconfig, --context, --namespace); with
+-f MANIFESTS what it would write, without a cluster. What is wrong comes first.
+
+  gateways        Gateways with their addresses and listeners
+  routes          HTTPRoutes and GRPCRoutes, a row per parent
+  inferencepools  InferencePools, a row per Gateway; also "pools" with one of
+                  the flags for clusters
+
+Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
+2 wrong flags.`,
+		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json\n  penstock get routes --namespace shop\n  penstock get gateways -f manifests/",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "models", "picks"},
+		ValidArgs: []string{"pools", "members", "models", "picks", "gateways", "routes", "inferencepools"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
+			}
+			if isObjects(args[0]) || args[0] == "pools" && o.objects.given(c) {
+				return o.objects.get(c, args[0], o.output)
 			}
 			a, err := adminOf(c, o.admin)
 			if err != nil {
@@ -156,6 +171,7 @@ Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`
 	adminFlag(c, &o.admin)
 	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, picks)")
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
+	o.objects.add(c)
 	return quiet(c)
 }
 

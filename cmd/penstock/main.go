@@ -47,7 +47,7 @@ func newRootCommand() *cobra.Command {
 		Short: "An inference gateway that picks the right model server",
 	}
 	root.AddCommand(
-		newRunCommand(), newEPPCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
+		newRunCommand(), newGatewayCommand(), newControllerCommand(), newEPPCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
 		newCheckCommand(), newConfigCommand(), newGetCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
 	)
 	root.Version = thisBuild().String()

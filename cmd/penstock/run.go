@@ -19,41 +19,103 @@ import (
 
 func newRunCommand() *cobra.Command {
 	var path string
+	var manifests manifestFlags
+	var cluster clusterFlags
 	cmd := &cobra.Command{
-		Use:   "run -c FILE",
-		Short: "Run the gateway from a configuration file",
-		Long: `Run the gateway from a configuration file.
+		Use:   "run -c FILE | -f MANIFESTS | --kubernetes",
+		Short: "Run the gateway from a configuration file, from Kubernetes manifests, or for a cluster",
+		Long: `Run the gateway from a configuration file, or with -f from Kubernetes manifests
+without a cluster.
+
+With -f the file, or every .yaml, .yml and .json file below the directory, is
+read as the controller reads a cluster: one Gateway with its routes,
+InferencePools and Models is served on this machine. Members are the pods and
+EndpointSlices of the files, or what the annotation penstock.dev/members of an
+InferencePool or Service lists ("127.0.0.1:8001, 127.0.0.1:8002"). What is
+refused is printed, with the reason that a controller would write to the status
+of the object.
 
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
 say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal cuts the streams that are still open.`,
+and then exits; a second signal cuts the streams that are still open.
+
+With --kubernetes in place of a file this process serves the Gateways of a
+cluster itself: controller and data plane in one, for small clusters. Each
+Gateway gets an address of --address-pool; without one it listens on every
+interface, which suits a single Gateway.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path) })
+			if cluster.on {
+				return cluster.run(ctx)
+			}
+			if manifests.path != "" {
+				return manifests.run(ctx, stop, cmd, &cluster)
+			}
+			if err := manifests.refused(cmd); err != nil {
+				return err
+			}
+			p := &process{path: path, watch: watchFile(path), load: func() (*config.Config, error) { return loadConfig(path) }}
+			return p.run(ctx, stop)
 		},
 	}
 	configFlag(cmd, &path)
+	flags := cmd.Flags()
+	flags.BoolVar(&cluster.on, "kubernetes", false, "serve the Gateways of a Kubernetes cluster; -c is not read")
+	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "with --kubernetes: `file` that says how to reach the API server; empty: $KUBECONFIG, or as a pod is told")
+	flags.StringVar(&cluster.pool, "address-pool", "", "with --kubernetes: `CIDR` of addresses of this machine, of which each Gateway gets one to listen on")
+	flags.StringSliceVar(&cluster.addresses, "address", nil, "with --kubernetes and no --address-pool: `address` by which clients reach this machine; may be repeated")
+	flags.StringVar(&cluster.ops, "ops", ":9902", "with --kubernetes or -f: `address` of /metrics, /healthz and /readyz; off: none; with -f that is the default")
+	flags.StringVar(&cluster.level, "log-level", "info", "with --kubernetes or -f: debug, info, warn or error")
+	flags.StringVar(&cluster.format, "log-format", "text", "with --kubernetes or -f: text or json")
+	manifests.add(cmd)
 	return quiet(cmd)
 }
 
-// runGateway serves what load reads from the file at path until ctx ends, then
-// drains. release gives the signals back.
-func runGateway(ctx context.Context, release func(), path string, load func() (*config.Config, error)) error {
+// process is a gateway that reads its own configuration, again whenever
+// something says that it may have changed.
+type process struct {
+	path string // named in readiness
+	load func() (*config.Config, error)
+	// watch calls changed after a change of what load reads.
+	watch func(ctx context.Context, changed func())
+	// begin is called once, before the first configuration is applied; nil:
+	// nothing is to be done. end is called at the end, after a drain.
+	begin func(ctx context.Context, g *gateway, again func(why string)) (end func(), err error)
+	// applied is called after what load gave last was put in force; nil: nothing
+	// is to be done.
+	applied func()
+}
+
+// watchFile is the watch of a configuration file.
+func watchFile(path string) func(context.Context, func()) {
+	return func(ctx context.Context, changed func()) { config.Watch(ctx, path, changed) }
+}
+
+// run serves until ctx ends, then drains. release gives the signals back.
+func (p *process) run(ctx context.Context, release func()) error {
 	var level slog.LevelVar
 	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	again := make(chan string, 1)
-	go config.Watch(ctx, path, func() { offer(again, "file") }) // before the first look at it
-	cfg, err := load()
+	if p.watch != nil {
+		go p.watch(ctx, func() { offer(again, "file") }) // before the first look at it
+	}
+	cfg, err := p.load()
 	if err != nil {
 		return err
 	}
 	log := newLogger(cfg.Log, &level)
-	g := newGateway(log, path)
+	g := newGateway(log, p.path)
+	end := func() {}
+	if p.begin != nil {
+		if end, err = p.begin(ctx, g, func(why string) { offer(again, why) }); err != nil {
+			return err
+		}
+	}
 	if err := g.reload(cfg, nil); err != nil {
 		return err
 	}
@@ -80,14 +142,19 @@ func runGateway(ctx context.Context, release func(), path string, load func() (*
 			}
 			offer(again, "SIGHUP")
 		case why := <-again:
-			next, err := load()
+			next, err := p.load()
 			if err = g.reload(next, err); err != nil {
 				logRefusal(log, why, err)
 			} else {
 				level.Set(levelOf(next.Log.Level))
+				if p.applied != nil {
+					p.applied()
+				}
 			}
 		case <-ctx.Done():
-			return shutdown(g, release)
+			err := shutdown(g, release)
+			end()
+			return err
 		}
 	}
 }
@@ -113,7 +180,7 @@ func offer(c chan string, why string) {
 // shutdown drains within limits.drain or until a second signal, then cuts what
 // is left. A third signal has its default effect: release was called.
 func shutdown(g *gateway, release func()) error {
-	limit := g.cfg.Load().Limits.Drain.D()
+	limit := g.drainLimit()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	second := make(chan os.Signal, 1)

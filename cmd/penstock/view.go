@@ -42,23 +42,28 @@ func (g *gateway) readiness() admin.Readiness {
 	cfg := g.cfg.Load()
 	r := admin.Readiness{
 		Ready: cfg != nil, Draining: g.proxy.Draining(), Version: version, StartedAt: g.started,
-		Config: admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+		Controller: g.control.status(),
 	}
 	if f := g.fault.Load(); f != nil {
 		r.Config.Error, r.Config.ErrorAt = f.Err, &f.At
 	}
 	switch {
 	case cfg == nil:
-		r.Reason = "no configuration is loaded"
+		r.Reason = g.control.reason()
 		return r
 	case r.Draining:
 		r.Ready, r.Reason = false, "draining"
+	default:
+		if why := g.refusal(); why != "" {
+			r.Ready, r.Reason = false, why
+		}
 	}
 	bound := g.proxy.Addresses()
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
 		addr, up := bound[l.Name]
-		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil, Up: up})
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil || len(l.Sections) > 0 && l.Sections[0].TLS != nil, Up: up})
 		if !up && r.Ready {
 			r.Ready, r.Reason = false, "listener "+l.Name+" is not up"
 		}
@@ -117,7 +122,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 	}
 	var out []*epp.Explanation
 	for _, name := range names {
-		if p := g.pooled(name); p != nil {
+		if p := g.pooled(name); p != nil && p.explainer() != nil {
 			out = append(out, p.explainer().Recent(n)...)
 		}
 	}
@@ -127,7 +132,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 
 func (g *gateway) findPick(id string) *epp.Explanation {
 	for _, name := range g.poolNames() {
-		if p := g.pooled(name); p != nil {
+		if p := g.pooled(name); p != nil && p.explainer() != nil {
 			if e := p.explainer().Find(id); e != nil {
 				return e
 			}

@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/kube/controller"
+	"github.com/penstock/penstock/xds"
+)
+
+// clusterFlags are those of penstock run --kubernetes.
+type clusterFlags struct {
+	on         bool
+	kubeconfig string
+	pool       string
+	addresses  []string
+	ops        string
+	level      string
+	format     string
+}
+
+// run is a controller and the data plane of every Gateway in one process, for
+// small clusters: nothing is provisioned, and configurations go from hand to
+// hand.
+func (f *clusterFlags) run(ctx context.Context) error {
+	var level slog.LevelVar
+	log := newLogger(config.Log{Level: f.level, Format: f.format}, &level)
+	controller.LogTo(log)
+	cluster, err := controller.Connect(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	pool, err := addressPool(f.pool)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "server", cluster.Host())
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	planes := &localPlanes{log: log, own: reg, planes: map[xds.Gateway]*localPlane{}}
+	c := controller.New(controller.Options{
+		Cluster: cluster, Publisher: planes, Log: log, Metrics: controller.NewInstruments(reg), Pool: pool, Check: checkPickers,
+		Local: &controller.Local{Addresses: f.hosts()}, Ops: f.ops,
+	})
+	planes.replied = c.Replied
+	side, err := listenSide(f.ops, opsWrite, func(string) http.Handler {
+		return admin.Ops(admin.Options{Log: log, Registry: planes, Ready: controllerReady(c)})
+	})
+	if err != nil {
+		return fmt.Errorf("ops: %w", err)
+	}
+	side.start()
+	defer side.close()
+	err = c.Run(ctx)
+	return cmp.Or(err, planes.close())
+}
+
+// hosts are the addresses by which clients reach this machine: those given, or
+// those of its interfaces.
+func (f *clusterFlags) hosts() []string {
+	if len(f.addresses) > 0 {
+		return f.addresses
+	}
+	var out []string
+	list, _ := net.InterfaceAddrs()
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			out = append(out, n.IP.String())
+		}
+	}
+	return out[:min(len(out), 16)] // the bound of a Gateway's status
+}
+
+// localPlanes are the data planes of this process by Gateway: a
+// controller.Publisher that sends nothing anywhere.
+type localPlanes struct {
+	log     *slog.Logger
+	own     *prometheus.Registry
+	replied func(xds.Gateway)
+
+	mu     sync.Mutex
+	planes map[xds.Gateway]*localPlane
+}
+
+// localPlane is the data plane of one Gateway.
+type localPlane struct {
+	gateway *gateway
+	since   time.Time
+
+	mu      sync.Mutex // one configuration at a time
+	newest  string     // version of what was published last
+	version string     // of what is in force
+	refusal string     // why the newest is not
+}
+
+func (l *localPlanes) plane(g xds.Gateway) *localPlane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.planes[g]
+	if p == nil {
+		p = &localPlane{gateway: newGateway(l.log.With("gateway", g.String()), ""), since: time.Now()}
+		p.gateway.acceptFeed()
+		l.planes[g] = p
+	}
+	return p
+}
+
+// Publish applies a configuration if it is another one than before. The process
+// has an ops interface of its own, and none to administrate a Gateway.
+func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) {
+	p := l.plane(g)
+	cfg.Admin.Address, cfg.Ops.Address = "", ""
+	sum := sha256.Sum256(cfg.Encode())
+	version := hex.EncodeToString(sum[:12])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.newest == version {
+		return
+	}
+	p.newest, p.refusal = version, ""
+	err := cfg.Validate()
+	if problems := checkPickers(cfg); err == nil && len(problems) > 0 {
+		err = config.Problems(problems)
+	}
+	if err = p.gateway.reload(cfg, err); err != nil {
+		p.gateway.log.Error("configuration refused; the old one stays", "error", err)
+		p.refusal = err.Error()
+	} else {
+		p.version = version
+	}
+	l.replied(g)
+}
+
+// SetMembers feeds a set of members.
+func (l *localPlanes) SetMembers(g xds.Gateway, set string, members []config.Member) {
+	l.plane(g).gateway.feed(map[string][]config.Member{set: members})
+}
+
+// RemoveMembers forgets a set.
+func (l *localPlanes) RemoveMembers(g xds.Gateway, set string) {
+	l.plane(g).gateway.feed(map[string][]config.Member{set: nil})
+}
+
+// Remove ends the data plane of a Gateway, which takes as long as its streams
+// do, within bounds.
+func (l *localPlanes) Remove(g xds.Gateway) {
+	l.mu.Lock()
+	p := l.planes[g]
+	delete(l.planes, g)
+	l.mu.Unlock()
+	if p != nil {
+		go p.close(context.Background())
+	}
+}
+
+func (p *localPlane) close(ctx context.Context) (cut int) {
+	ctx, cancel := context.WithTimeout(ctx, p.gateway.drainLimit())
+	defer cancel()
+	return p.gateway.close(ctx)
+}
+
+// Status is that of the one process.
+func (l *localPlanes) Status(g xds.Gateway) xds.GatewayStatus {
+	l.mu.Lock()
+	p := l.planes[g]
+	l.mu.Unlock()
+	if p == nil {
+		return xds.GatewayStatus{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := xds.ClientState{Name: "this process", Since: p.since, Version: p.version}
+	if p.refusal != "" {
+		s.Refused, s.Err = p.newest, p.refusal
+	}
+	return xds.GatewayStatus{Version: p.newest, Clients: []xds.ClientState{s}}
+}
+
+// close drains all of them, or cuts what is open at a second signal.
+func (l *localPlanes) close() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	l.mu.Lock()
+	planes := l.planes
+	l.planes = map[xds.Gateway]*localPlane{}
+	l.mu.Unlock()
+	var (
+		mu      sync.Mutex
+		cut     int
+		closing sync.WaitGroup
+	)
+	for _, p := range planes {
+		closing.Go(func() {
+			n := p.close(ctx)
+			mu.Lock()
+			cut += n
+			mu.Unlock()
+		})
+	}
+	closing.Wait()
+	if cut > 0 {
+		return fmt.Errorf("cut %d of the open requests", cut)
+	}
+	return nil
+}
+
+// Gather is the metrics of the process and, with a label more, those of each
+// Gateway.
+func (l *localPlanes) Gather() ([]*dto.MetricFamily, error) {
+	l.mu.Lock()
+	gatherers := prometheus.Gatherers{l.own}
+	for g, p := range l.planes {
+		gatherers = append(gatherers, labelled{p.gateway.reg, g.String()})
+	}
+	l.mu.Unlock()
+	return gatherers.Gather()
+}
+
+// labelled are metrics with the label gateway, without those of the process
+// itself.
+type labelled struct {
+	from  prometheus.Gatherer
+	value string
+}
+
+func (l labelled) Gather() ([]*dto.MetricFamily, error) {
+	families, err := l.from.Gather()
+	families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
+		name := f.GetName()
+		return len(name) < 9 || name[:9] != "penstock_"
+	})
+	for _, f := range families {
+		for _, m := range f.Metric {
+			m.Label = append(m.Label, &dto.LabelPair{Name: new("gateway"), Value: new(l.value)})
+			slices.SortFunc(m.Label, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+		}
+	}
+	return families, err
+}
