@@ -50,7 +50,7 @@ for name in "${names[@]}"; do
   log="$cache/conformance/$name.log"
   echo "running $name; its output goes to $log" >&2
   if ! "$here/rig/rig.sh" run "${rig[@]}" --crds "$root/deploy/crds" --logs "$cache/conformance/$name-cluster" -- \
-    bash -c '"$1" "$2" && shift 2 && exec "$@"' inside "$cache/conformance/prepare" "$here/cluster" \
+    bash -c '"$1" "$2" && shift 2 && exec "$@"' inside "$cache/conformance/prepare" "$root/deploy/manifests/controller.yaml" \
     "$cache/conformance/suites.test" "${flags[@]}" "$@" >"$log" 2>&1; then
     failed=1
   fi
