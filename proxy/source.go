@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -116,11 +117,23 @@ func (u *upload) Read(p []byte) (int, error) {
 		s.await()
 		s.settle(true)
 		return n, u.end()
+	case err != nil && s.interrupted():
+		return n, errUploadClosed // it was not the client who ended it
 	case err != nil:
 		s.err = err
 		s.settle(false)
 	}
 	return n, err
+}
+
+// interrupted says that the gateway itself ended a Read. A nil source has none.
+func (s *source) interrupted() bool {
+	if s == nil {
+		return false
+	}
+	s.deadline.Lock()
+	defer s.deadline.Unlock()
+	return s.cut
 }
 
 func (u *upload) end() error {
@@ -190,6 +203,19 @@ func (u *upload) Close() error {
 		u.s.quiet()
 	}
 	return nil
+}
+
+// follow is a context that ends with the client's, but not when the gateway
+// interrupts a Read: net/http ends the request's then, as if the client had left.
+func (s *source) follow() (ctx context.Context, stop func()) {
+	client := s.x.r.Context()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
+	unhook := context.AfterFunc(client, func() {
+		if !s.interrupted() {
+			cancel(context.Cause(client))
+		}
+	})
+	return ctx, func() { unhook(); cancel(errEnded) }
 }
 
 // quiet waits until nobody reads. What an interrupted Read had taken may be lost.
