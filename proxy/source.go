@@ -33,6 +33,7 @@ type source struct {
 	body  io.Reader
 	idle  time.Duration // between two reads; 0: no bound but the exchange's
 	began time.Time
+	by    time.Time // when the next read must have ended; zero: no bound. For the one who reads
 
 	reading atomic.Bool // a Read of the client is, or will be, under way
 
@@ -117,7 +118,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		s.await()
 		s.settle(true)
 		return n, u.end()
-	case err != nil && s.interrupted():
+	case err != nil && s.interrupted() && !s.late(err):
 		return n, errUploadClosed // it was not the client who ended it
 	case err != nil:
 		s.err = err
@@ -143,6 +144,12 @@ func (u *upload) end() error {
 	return io.EOF
 }
 
+// late says that a read ended because the client took too long, whoever gave it
+// up at that moment too.
+func (s *source) late(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && !s.by.IsZero() && !time.Now().Before(s.by)
+}
+
 // await moves the deadline of the next read, or takes it away after the last.
 func (s *source) await() bool {
 	s.deadline.Lock()
@@ -153,7 +160,8 @@ func (s *source) await() bool {
 	case s.done:
 		s.x.ctl.SetReadDeadline(time.Time{}) // or it would end the wait for the answer
 	case s.idle > 0:
-		s.x.ctl.SetReadDeadline(uploadDeadline(s.began, s.idle, int(s.taken)))
+		s.by = uploadDeadline(s.began, s.idle, int(s.taken))
+		s.x.ctl.SetReadDeadline(s.by)
 	}
 	return true
 }
@@ -226,8 +234,8 @@ func (s *source) quiet() {
 		s.x.ctl.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.deadline.Unlock()
-	s.mu.Lock()
-	s.mu.Unlock() //nolint:staticcheck // the wait is what it is for
+	s.mu.Lock() // waits
+	defer s.mu.Unlock()
 }
 
 // replayable says that another attempt can send the whole request: nothing of
@@ -256,11 +264,14 @@ func (s *source) whole() bool {
 	return s.done
 }
 
-// failed is why the client's side broke; nil: it did not.
+// failed is why the client's side broke; nil: it did not. A Read that still
+// waits is ended: it is asked when nothing can come of it any more.
 func (s *source) failed() error {
-	if s == nil || !s.mu.TryLock() {
+	if s == nil {
 		return nil
 	}
+	s.quiet()
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
