@@ -63,7 +63,7 @@ type Listener struct {
 	UpgradePaths []string `yaml:"upgradePaths"`
 }
 
-// ServerTLS names PEM files; they are read again when they change.
+// ServerTLS is a server's certificate. PEM files are read again when they change.
 type ServerTLS struct {
 	Cert     string `yaml:"cert" file:"path"`
 	Key      string `yaml:"key" file:"path"`

@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +37,8 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 	phase  *phase
 	// evicted stops the watch for the picker withdrawing the request; nil: none.
-	evicted func() bool
+	evicted  func() bool
+	unfollow func() // lets go of the client's context; nil: it is followed directly
 
 	// Set by the transport, possibly from its own goroutines.
 	connected atomic.Bool // a connection was had
@@ -347,7 +349,8 @@ func (a *answer) enough() int {
 func (a *attempt) failed(err error) *failure {
 	f := a.classify(err)
 	f.reached = a.connected.Load()
-	if broke := a.x.http.source.failed(); broke != nil && broke != errUploadClosed && context.Cause(a.ctx) == nil {
+	if broke := a.x.http.source.failed(); broke != nil {
+		a.x.stalled = errors.Is(broke, os.ErrDeadlineExceeded)
 		f = &failure{reply: uploadError(broke), sent: f.sent, reached: f.reached}
 	}
 	if a.x.rule != nil && !f.reached && f.blame {
@@ -372,7 +375,11 @@ func mediaType(h http.Header) string {
 // begins counts the attempt on its member and starts its clock.
 func (x *exchange) begins(m *pool.Member) *attempt {
 	a := &attempt{x: x, member: m}
-	a.ctx, a.cancel = context.WithCancelCause(x.r.Context())
+	client := x.r.Context()
+	if s := x.http.source; s != nil {
+		client, a.unfollow = s.follow()
+	}
+	a.ctx, a.cancel = context.WithCancelCause(client)
 	if x.pick != nil && x.pick.Evicted != nil {
 		a.evicted = context.AfterFunc(x.pick.Evicted, func() { a.cancel(errEvicted) })
 	}
@@ -633,6 +640,9 @@ func (a *attempt) close() {
 	}
 	a.charge.Release()
 	a.cancel(errEnded)
+	if a.unfollow != nil {
+		a.unfollow()
+	}
 }
 
 func (a *answer) close() {

@@ -62,6 +62,9 @@ func (x *exchange) redirect(m *match) *llm.Error {
 	scheme, port := to.Scheme, ""
 	if scheme == "" {
 		scheme, port = "http", x.table.sites[x.listener.name].port
+		if port == "0" {
+			_, port, _ = net.SplitHostPort(x.listener.socket.Addr().String())
+		}
 		if x.r.TLS != nil {
 			scheme = "https"
 		}

@@ -366,7 +366,7 @@ func TestUpgradePasses(t *testing.T) {
 			io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: a\r\n\r\n")
 			io.Copy(c, rw)
 		}))
-		r := oneBackend(t, protocol, "", s)
+		r := oneBackend(t, protocol, "", nobody(t), s)
 		c, err := net.Dial("tcp", r.addr("l"))
 		if err != nil {
 			t.Fatal(err)
@@ -426,5 +426,55 @@ func TestUploadBreaksOff(t *testing.T) {
 	}
 	if _, e := r.ask("l", "GET", "", "/", nil); e.Server != "a" {
 		t.Error("the backend was held to be at fault")
+	}
+}
+
+// A backend that dies in the upload is at fault, though the client still sends.
+func TestBackendDiesInUpload(t *testing.T) {
+	everyHop(t, func(t *testing.T, h2 bool, protocol string) {
+		noLeaks(t)
+		s := serverFor(t, protocol, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			io.CopyN(io.Discard, r.Body, 4)
+			if r.ProtoMajor == 1 { // net/http would read the rest of the body first
+				c, _, _ := http.NewResponseController(w).Hijack()
+				c.Close()
+				return
+			}
+			panic(http.ErrAbortHandler)
+		}))
+		r := oneBackend(t, protocol, "", s)
+		body, feed := io.Pipe()
+		defer feed.Close()
+		go feed.Write([]byte("some"))
+		req, _ := http.NewRequest("POST", "http://"+r.addr("l")+"/", body)
+		res, err := clientFor(t, h2).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if rec := r.record(0); res.StatusCode != 502 || rec.Status != 502 || rec.Attempts != 1 {
+			t.Errorf("%d, record %+v", res.StatusCode, rec)
+		}
+	})
+}
+
+// A client that stops in the middle of what it has announced is cut.
+func TestUploadStalls(t *testing.T) {
+	noLeaks(t)
+	s := echo(t, "a")
+	r := newHTTPRig(t, strings.ReplaceAll(oneText, "BACKENDS", "{pool: a}")+"limits: {uploadIdle: 100ms}\n", map[string][]*httptest.Server{"a": {s}})
+	c, err := net.Dial("tcp", r.addr("l"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nshort")
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || res.StatusCode != 408 || !res.Close {
+		t.Errorf("%v %v", res, err)
+	}
+	if rec := r.record(0); rec.Status != 408 {
+		t.Errorf("record %+v", rec)
 	}
 }

@@ -39,6 +39,9 @@ func (x *exchange) mirror(ru *rule) {
 		if m.share < m.of && rand.IntN(m.of) >= m.share {
 			continue
 		}
+		if !m.target.plain && administers(x.path) {
+			continue // a copy would be carried out like the request itself
+		}
 		send := x.copyFor(m)
 		if s := x.http.source; s != nil {
 			s.keep = max(s.keep, replayBody)

@@ -132,7 +132,7 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 // clientGone says that the client has left, as opposed to being cut or to
 // having stalled: net/http ends the context then too.
 func (x *exchange) clientGone() bool {
-	return !x.stalled && x.r.Context().Err() != nil && context.Cause(x.r.Context()) != errDrained
+	return !x.stalled && x.r.Context().Err() != nil && context.Cause(x.r.Context()) != errDrained && !x.http.source.interrupted()
 }
 
 // left is what remains of the total time.

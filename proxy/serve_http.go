@@ -116,17 +116,21 @@ func (x *exchange) rewrite(m *match) *llm.Error {
 		}
 	}
 	x.path = decoded(out.path)
-	if x.target.plain {
-		return nil
-	}
-	// Model servers read a path in their own ways: what leads to their
-	// administration in any of them is refused.
-	for _, p := range [...]string{x.path, strings.ReplaceAll(x.path, `\`, "/"), decoded(x.path)} {
-		if config.IsAdministrative(path.Clean("/" + strings.TrimLeft(p, "/"))) {
-			return llm.NotFound(x.r.URL.Path)
-		}
+	if !x.target.plain && administers(x.path) {
+		return llm.NotFound(x.r.URL.Path)
 	}
 	return nil
+}
+
+// administers says that model servers, which read a path in their own ways, may
+// take it for one of their administration.
+func administers(p string) bool {
+	for _, reading := range [...]string{p, strings.ReplaceAll(p, `\`, "/"), decoded(p)} {
+		if config.IsAdministrative(path.Clean("/" + strings.TrimLeft(reading, "/"))) {
+			return true
+		}
+	}
+	return false
 }
 
 // readForPicker reads the body whole, for a picker that decides by it. A body of

@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -32,6 +33,7 @@ type source struct {
 	body  io.Reader
 	idle  time.Duration // between two reads; 0: no bound but the exchange's
 	began time.Time
+	by    time.Time // when the next read must have ended; zero: no bound. For the one who reads
 
 	reading atomic.Bool // a Read of the client is, or will be, under way
 
@@ -116,6 +118,8 @@ func (u *upload) Read(p []byte) (int, error) {
 		s.await()
 		s.settle(true)
 		return n, u.end()
+	case err != nil && s.interrupted() && !s.late(err):
+		return n, errUploadClosed // it was not the client who ended it
 	case err != nil:
 		s.err = err
 		s.settle(false)
@@ -123,11 +127,27 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// interrupted says that the gateway itself ended a Read. A nil source has none.
+func (s *source) interrupted() bool {
+	if s == nil {
+		return false
+	}
+	s.deadline.Lock()
+	defer s.deadline.Unlock()
+	return s.cut
+}
+
 func (u *upload) end() error {
 	for name := range u.trailer {
 		u.trailer[name] = u.s.x.r.Trailer[name]
 	}
 	return io.EOF
+}
+
+// late says that a read ended because the client took too long, whoever gave it
+// up at that moment too.
+func (s *source) late(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && !s.by.IsZero() && !time.Now().Before(s.by)
 }
 
 // await moves the deadline of the next read, or takes it away after the last.
@@ -140,7 +160,8 @@ func (s *source) await() bool {
 	case s.done:
 		s.x.ctl.SetReadDeadline(time.Time{}) // or it would end the wait for the answer
 	case s.idle > 0:
-		s.x.ctl.SetReadDeadline(uploadDeadline(s.began, s.idle, int(s.taken)))
+		s.by = uploadDeadline(s.began, s.idle, int(s.taken))
+		s.x.ctl.SetReadDeadline(s.by)
 	}
 	return true
 }
@@ -192,6 +213,19 @@ func (u *upload) Close() error {
 	return nil
 }
 
+// follow is a context that ends with the client's, but not when the gateway
+// interrupts a Read: net/http ends the request's then, as if the client had left.
+func (s *source) follow() (ctx context.Context, stop func()) {
+	client := s.x.r.Context()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
+	unhook := context.AfterFunc(client, func() {
+		if !s.interrupted() {
+			cancel(context.Cause(client))
+		}
+	})
+	return ctx, func() { unhook(); cancel(errEnded) }
+}
+
 // quiet waits until nobody reads. What an interrupted Read had taken may be lost.
 func (s *source) quiet() {
 	s.deadline.Lock()
@@ -200,8 +234,8 @@ func (s *source) quiet() {
 		s.x.ctl.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.deadline.Unlock()
-	s.mu.Lock()
-	s.mu.Unlock() //nolint:staticcheck // the wait is what it is for
+	s.mu.Lock() // waits
+	defer s.mu.Unlock()
 }
 
 // replayable says that another attempt can send the whole request: nothing of
@@ -230,11 +264,14 @@ func (s *source) whole() bool {
 	return s.done
 }
 
-// failed is why the client's side broke; nil: it did not.
+// failed is why the client's side broke; nil: it did not. A Read that still
+// waits is ended: it is asked when nothing can come of it any more.
 func (s *source) failed() error {
-	if s == nil || !s.mu.TryLock() {
+	if s == nil {
 		return nil
 	}
+	s.quiet()
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }

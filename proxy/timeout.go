@@ -46,9 +46,11 @@ func (p *phase) enter(cause *error, limit time.Duration) {
 }
 
 // extend gives the phase limit from now on.
-// It moves in steps of a sixteenth of limit.
+// It moves in steps of a sixteenth of limit, and to the total's end by any step,
+// or the wrong bound would be told to have run out.
 func (p *phase) extend(now time.Time, limit time.Duration) {
-	if end := int64(min(now.Sub(p.start)+limit, p.total)); end-p.deadline.Load() > int64(limit/16) {
+	end, deadline := int64(min(now.Sub(p.start)+limit, p.total)), p.deadline.Load()
+	if end-deadline > int64(limit/16) || end > deadline && end == int64(p.total) {
 		p.deadline.Store(end)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -39,41 +40,59 @@ func (x *exchange) upgrade() *llm.Error {
 	return x.handOver()
 }
 
-// handOver passes the handshake to a member of the target and then bytes.
+// handOver passes the handshake to a member of the target and then bytes. On an
+// HTTP route a connection that cannot be made is followed by one to the next.
 func (x *exchange) handOver() *llm.Error {
-	m, fail := x.next(nil)
-	if fail != nil {
-		return fail
+	var tried []string
+	for n := 1; ; n++ {
+		m, fail := x.next(tried)
+		if fail != nil {
+			return fail
+		}
+		x.record.Attempts = n
+		f, fail := x.shakeHands(m)
+		if f == nil {
+			return fail
+		}
+		if f.blame {
+			m.Report(f.outcome)
+		}
+		if x.rule == nil || f.reached || !f.retry || !x.mayRetry(n, false) {
+			return f.reply
+		}
+		tried = append(tried, m.Address())
 	}
+}
+
+// maxRefusal is the longest answer to a handshake that is passed on.
+const maxRefusal = 16 << 20
+
+// shakeHands passes the handshake to m, and then bytes. A failure says that no
+// answer came.
+func (x *exchange) shakeHands(m *pool.Member) (*failure, *llm.Error) {
 	a := x.begins(m)
 	defer a.close()
 	out := a.outbound()
 	out.Body, out.ContentLength = http.NoBody, 0
 	out.Header.Set("Connection", "Upgrade")
 	out.Header.Set("Upgrade", x.r.Header.Get("Upgrade"))
-	x.record.Attempts = 1
 	res, err := a.roundTrip(out)
 	if err != nil {
-		f := a.failed(err)
-		if f.blame {
-			m.Report(f.outcome)
-		}
-		return f.reply
+		return a.failed(err), nil
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusSwitchingProtocols && !validStatus(res.StatusCode) {
-		f := a.invalid()
-		m.Report(f.outcome)
-		return f.reply
+		return a.invalid(), nil
 	}
 	x.record.Served, x.record.Status = m.Address(), res.StatusCode
 	back, ok := res.Body.(io.ReadWriteCloser)
 	if res.StatusCode != http.StatusSwitchingProtocols || !ok {
 		x.writeDeadline(time.Now())
 		x.sendHead(res)
-		n, _ := io.CopyN(x.w, res.Body, 1<<20)
+		n, err := io.CopyN(x.w, res.Body, maxRefusal)
 		x.record.BytesOut = n
-		return nil
+		x.broken = err != io.EOF // there was more, or it broke off
+		return nil, nil
 	}
 	a.phase.stop()
 	responseHeader(x.w.Header(), res.Header, x.target.plain)
@@ -83,13 +102,13 @@ func (x *exchange) handOver() *llm.Error {
 	conn, rw, err := x.ctl.Hijack()
 	x.sent = true
 	if err != nil {
-		return llm.Internal("the connection cannot be taken over")
+		return nil, llm.Internal("the connection cannot be taken over")
 	}
 	defer conn.Close()
 	rw.Flush()
 	conn.SetDeadline(time.Time{})
 	x.record.BytesOut = x.tunnel(conn, rw, back)
-	return nil
+	return nil, nil
 }
 
 // tunnel carries bytes both ways until one side ends, until nothing came from

@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,7 +34,7 @@ type Conn struct {
 	until  time.Time       // the deadline that Send set; zero: none
 	begun  *bufio.Reader   // holds the beginning of an answer that Arrived has seen
 	upload chan error      // of a body that is sent beside the reading; nil: all is sent
-	body   io.Closer       // of the request being uploaded
+	body   *watchedBody    // of the request being uploaded
 	failed bool            // the request was not sent whole
 }
 
@@ -44,6 +45,9 @@ const (
 	// lastWords is how long an answer may take after the server has refused
 	// the rest of the request.
 	lastWords = 100 * time.Millisecond
+	// uploadEnds is how long the writing of the last bytes of a body may go on
+	// after the answer.
+	uploadEnds = 10 * time.Millisecond
 )
 
 // Memory for the heads of requests and answers.
@@ -88,8 +92,10 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 	} else {
-		c.upload, c.body = make(chan error, 1), req.Body
-		go c.sendBeside(req, trace, c.upload)
+		c.upload, c.body = make(chan error, 1), &watchedBody{ReadCloser: req.Body, left: req.ContentLength}
+		out := *req
+		out.Body = c.body
+		go c.sendBeside(&out, c.body, trace, c.upload)
 	}
 	res, err := c.receive(req, trace)
 	if err != nil && refused != nil {
@@ -112,27 +118,28 @@ type Slow interface {
 // sendBeside sends the request while the answer is read. A body that cannot be
 // read to its end leaves the server waiting for the rest: then the exchange
 // ends. A server that takes no more of it may still have something to say.
-func (c *Conn) sendBeside(req *http.Request, trace *httptrace.ClientTrace, done chan<- error) {
-	watched := &watchedBody{ReadCloser: req.Body}
-	out := *req
-	out.Body = watched
-	err := c.send(&out, trace)
-	if watched.err != nil {
-		err = watched.err
+func (c *Conn) sendBeside(req *http.Request, body *watchedBody, trace *httptrace.ClientTrace, done chan<- error) {
+	err := c.send(req, trace)
+	if body.err != nil {
+		err = body.err
 		c.interrupt()
 	}
 	done <- err
 }
 
-// watchedBody remembers why a body could not be read.
+// watchedBody remembers how the reading of a body ended.
 type watchedBody struct {
 	io.ReadCloser
-	err error
+	left int64       // of a length that is known
+	err  error       // why it could not be read; for the one who reads
+	over atomic.Bool // it was read to its end
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if b.left -= int64(n); err == io.EOF || b.left == 0 {
+		b.over.Store(true)
+	} else if err != nil {
 		b.err = err
 	}
 	return n, err
@@ -321,11 +328,7 @@ func (c *Conn) attach(res *http.Response, r *bufio.Reader) {
 // release ends the exchange after a whole answer; dirty: something came after it.
 func (c *Conn) release(dirty bool) {
 	if c.upload != nil {
-		select {
-		case err := <-c.upload:
-			c.upload, c.body, c.failed = nil, nil, err != nil
-		default: // the answer came before the end of the upload
-		}
+		c.awaitUpload()
 	}
 	if dirty || c.failed || c.upload != nil || !c.stop() {
 		c.Close()
@@ -339,6 +342,28 @@ func (c *Conn) release(dirty bool) {
 	c.idle = true
 	if c.done != nil {
 		c.done(c)
+	}
+}
+
+// awaitUpload learns how the upload ended, if it has. One whose last bytes were
+// read is about to end, and the server may have answered them already.
+func (c *Conn) awaitUpload() {
+	ended := func(err error) { c.upload, c.body, c.failed = nil, nil, err != nil }
+	select {
+	case err := <-c.upload:
+		ended(err)
+		return
+	default:
+	}
+	if !c.body.over.Load() {
+		return // the answer came before the end of the upload
+	}
+	timer := time.NewTimer(uploadEnds)
+	defer timer.Stop()
+	select {
+	case err := <-c.upload:
+		ended(err)
+	case <-timer.C:
 	}
 }
 
