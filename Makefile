@@ -108,6 +108,11 @@ endef
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## write the deep copies of api/ and the schemas in deploy/crds
 	$(call generate,.)
+	cp deploy/crds/*.yaml deploy/helm/penstock/crds/
+
+.PHONY: test-helm
+test-helm: prerequisites ## render the chart and hold it to the types of Kubernetes (a module of its own)
+	cd deploy/helmtest && go vet ./... && go test ./...
 
 # Without the tool (no network, first run) the check is skipped aloud; in CI
 # that is a failure.

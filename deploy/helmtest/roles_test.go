@@ -142,4 +142,3 @@ func TestArguments(t *testing.T) {
 		}
 	}
 }
-
