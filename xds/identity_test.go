@@ -289,4 +289,3 @@ func TestBundleRotates(t *testing.T) {
 	write(t, c.ca, string(c.authority.Bundle()))
 	eventually(t, "configuration", func() bool { return g.has("llama") })
 }
-

@@ -106,7 +106,7 @@ func NewServer(o ServerOptions) *Server {
 
 // Bounds of the server.
 const (
-	handshakeTime  = 10 * time.Second
+	handshakeTime  = 20 * time.Second // many may come at once: to time out would make them come again
 	maxConnections = 8192
 	maxStreams     = 8       // of one connection; a gateway has one, for a moment two
 	maxRequest     = 4 << 20 // a client names every version that it has

@@ -44,14 +44,20 @@ func TestRefusalThenRepair(t *testing.T) {
 	}
 	// It is not sent again as long as it is the same, and members go on.
 	c.server.SetMembers(gw, "llama", members("10.0.0.2:1"))
-	eventually(t, "members", func() bool { _, m, _, _ := g.view(); return len(m["llama"]) == 1 && m["llama"][0].Address == "10.0.0.2:1" })
+	eventually(t, "members", func() bool {
+		_, m, _, _ := g.view()
+		return len(m["llama"]) == 1 && m["llama"][0].Address == "10.0.0.2:1"
+	})
 	g.mu.Lock()
 	g.refuse = nil
 	g.mu.Unlock()
 	c.server.SetMembers(gw, "other", members("10.0.0.3:1"))
 	c.server.Publish(gw, configOf("llama", "other"))
 	eventually(t, "repaired configuration", func() bool { return g.has("llama", "other") })
-	eventually(t, "no refusal", func() bool { s := c.server.Status(gw); return s.Clients[0].Err == "" && s.Clients[0].Version == s.Version })
+	eventually(t, "no refusal", func() bool {
+		s := c.server.Status(gw)
+		return s.Clients[0].Err == "" && s.Clients[0].Version == s.Version
+	})
 	if g.client.Status().Refused != "" {
 		t.Error("the client still tells of a refusal")
 	}
