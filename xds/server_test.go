@@ -51,6 +51,12 @@ func TestRefusalThenRepair(t *testing.T) {
 	g.mu.Lock()
 	g.refuse = nil
 	g.mu.Unlock()
+	c.server.Publish(gw, configOf()) // taken back: it is what is in force there
+	eventually(t, "no refusal", func() bool {
+		s := c.server.Status(gw)
+		return s.Clients[0].Err == "" && s.Clients[0].Version == s.Version && g.client.Status().Refused == ""
+	})
+	c.server.SetMembers(gw, "llama", members("10.0.0.2:1"))
 	c.server.SetMembers(gw, "other", members("10.0.0.3:1"))
 	c.server.Publish(gw, configOf("llama", "other"))
 	eventually(t, "repaired configuration", func() bool { return g.has("llama", "other") })

@@ -318,9 +318,11 @@ func (st *stream) configLocked() *discoveryv3.DeltaDiscoveryResponse {
 }
 
 // lacks says that this version is to be sent. What was refused is not sent
-// again as long as it is the same.
+// again as long as it is the same; when it is taken back, what the client has
+// is sent again, and its answer ends the refusal at both ends.
 func (b *book) lacks(name, version string) bool {
-	return b.has[name] != version && b.refused[name].version != version
+	no, refused := b.refused[name]
+	return (b.has[name] != version || refused) && no.version != version
 }
 
 func (st *stream) responseLocked(typeURL string, b *book, changed []*resource, removed []string) *discoveryv3.DeltaDiscoveryResponse {
