@@ -96,7 +96,7 @@ func NewServer(o ServerOptions) *Server {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(64<<10),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAfter / 2, PermitWithoutStream: true}),
 	)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, adsServer{server: s})
@@ -175,20 +175,25 @@ func errNotLeader() error {
 // each of its pools with external members are known, and from then on is the
 // only one: one that was published meanwhile is never seen. The members of
 // pools that it no longer has are forgotten. cfg must be complete (see
-// [config.Config.SetDefaults]) and is not looked at after.
-func (s *Server) Publish(g Gateway, cfg *config.Config) {
+// [config.Config.SetDefaults]) and is not looked at after. The error is of one
+// that is too large to be sent; then nothing changes.
+func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 	value := cfg.Encode()
+	if len(value) > maxMessage/2 {
+		return fmt.Errorf("the configuration of %s is too large to be sent: %s, at most %s", g, config.Size(len(value)), config.Size(maxMessage/2))
+	}
 	next := &published{resource: newResource(ConfigType, ConfigName, value)}
 	next.pools = externalPools(cfg)
 	c := s.scope(g)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.pools, next.pools) {
-		return
+		return nil
 	}
 	c.next = next
 	c.promoteLocked()
 	c.wakeLocked()
+	return nil
 }
 
 // SetMembers replaces the members of a pool, which may be one of a

@@ -334,3 +334,34 @@ func TestUnreadableMembers(t *testing.T) {
 		return c.reply(func(r xds.Reply) bool { return r.Resource == "bad" && r.Err == "" })
 	})
 }
+
+// More members than fit one message come in several, and the configuration
+// after the last of them.
+func TestManyPools(t *testing.T) {
+	c := newController(t)
+	var names []string
+	for i := range 60 {
+		names = append(names, fmt.Sprintf("p%02d", i))
+		c.server.SetMembers(gw, names[i], fleet(2000, fmt.Sprintf("h%d:1", i)))
+	}
+	if err := c.server.Publish(gw, configOf(names...)); err != nil {
+		t.Fatal(err)
+	}
+	g := c.gateway(gw, "p")
+	eventually(t, "configuration", func() bool { return g.has(names...) })
+	if _, m, _, _ := g.view(); len(m) != 60 || len(g.lacked) > 0 {
+		t.Errorf("%d pools, without members: %v", len(m), g.lacked)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	c := newController(t)
+	cfg := configOf()
+	cfg.Pools = []config.Pool{{Name: strings.Repeat("x", 40<<20)}}
+	if err := c.server.Publish(gw, cfg); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Error(err)
+	}
+	if s := c.server.Status(gw); s.Version != "" {
+		t.Errorf("status %+v", s)
+	}
+}

@@ -258,6 +258,9 @@ func (st *stream) send() (wait time.Duration, err error) {
 	return wait, nil
 }
 
+// maxBatch is about how many bytes of members go into one response.
+const maxBatch = 4 << 20
+
 // membersLocked is the next response of members, or nil. A new configuration
 // does not wait for the pace.
 func (st *stream) membersLocked() (r *discoveryv3.DeltaDiscoveryResponse, wait time.Duration) {
@@ -266,9 +269,11 @@ func (st *stream) membersLocked() (r *discoveryv3.DeltaDiscoveryResponse, wait t
 		return nil, 0
 	}
 	var changed []*resource
+	size := 0
 	for name, res := range c.members {
-		if b.lacks(name, res.version) {
+		if size < maxBatch && b.lacks(name, res.version) { // the answer brings us back for the rest
 			changed = append(changed, res)
+			size += len(res.value.GetValue())
 		}
 	}
 	var removed []string
