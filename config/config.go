@@ -49,6 +49,9 @@ type Config struct {
 type Listener struct {
 	Name    string `yaml:"name"`
 	Address string `yaml:"address"` // host:port; empty host is every interface
+	// Port is the one that clients use, for redirects, where another leads to
+	// the address; 0: the address's.
+	Port int `yaml:"port" min:"0" max:"65535"`
 	// Anonymous must be said where no keys are configured: it lets anybody in.
 	Anonymous bool       `yaml:"anonymous"`
 	TLS       *ServerTLS `yaml:"tls"`      // nil: plaintext
@@ -219,8 +222,9 @@ const (
 
 // RemotePicker is a picker that speaks the Endpoint Picker Protocol over gRPC.
 type RemotePicker struct {
-	Address       string         `yaml:"address"` // host:port, resolved to every A and AAAA record
-	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
+	Address       string         `yaml:"address"`  // host:port, resolved to every A and AAAA record
+	External      bool           `yaml:"external"` // in place of Address: the set [PickerSet] from the control plane
+	TLS           *ClientTLS     `yaml:"tls"`      // nil: plaintext
 	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
 	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`
 	Timeout       Duration       `yaml:"timeout" default:"5s" min:"1ms" max:"10m"`         // of a pick, queueing there included

@@ -52,6 +52,9 @@ func fill(v reflect.Value, deep bool) {
 // derive sets what depends on another field.
 func (c *Config) derive() {
 	for i := range c.Pools {
+		if c.Pools[i].Plain {
+			c.Pools[i].Metrics.Off = true // there is nothing to be scraped
+		}
 		if p := &c.Pools[i]; p.Metrics.Path == "" {
 			p.Metrics.Path = "/metrics"
 			if p.Engine == TRTLLM {

@@ -27,9 +27,9 @@ type Attachment struct {
 
 // HTTPRoute serves any HTTP request. Where several routes match, the one with
 // the longer exact host, then the longer host, wins; among those by its rule's
-// match: exact path, then the longest prefix, then a method, then more headers,
-// then more query parameters; then the earlier route of the list, then the
-// earlier rule.
+// match: exact path, then an expression, then the longest prefix, then a method,
+// then more headers, then more query parameters; then the earlier route of the
+// list, then the earlier rule.
 type HTTPRoute struct {
 	Name    string       `yaml:"name"`
 	Parents []Attachment `yaml:"parents"`
@@ -115,9 +115,11 @@ type Rewrite struct {
 
 // Mirror sends a copy of a share of the requests, whose answers are dropped.
 type Mirror struct {
-	Pool        string `yaml:"pool"`
-	Numerator   int    `yaml:"numerator" default:"100" min:"0" max:"1000000000"`
-	Denominator int    `yaml:"denominator" default:"100" min:"1" max:"1000000000"`
+	Pool string `yaml:"pool"`
+	// Numerator and Denominator are the share. A source that means none leaves
+	// the mirror out: zero is the default's here.
+	Numerator   int `yaml:"numerator" default:"100" min:"0" max:"1000000000"`
+	Denominator int `yaml:"denominator" default:"100" min:"1" max:"1000000000"`
 }
 
 // CORS answers preflight requests and marks answers (Fetch standard).

@@ -32,3 +32,8 @@ func ParseMembers(name string, text []byte) ([]Member, error) {
 
 // Equal says whether two pools are configured alike.
 func (p Pool) Equal(q Pool) bool { return reflect.DeepEqual(p, q) }
+
+// PickerSet is the name of the set of endpoints of a pool's remote picker, as
+// the pool's own name is that of its members: sets come from the control plane
+// by name (see [Members].External and [RemotePicker].External).
+func PickerSet(pool string) string { return pool + "/picker" }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -36,6 +37,7 @@ func (v *validator) all() {
 	v.pools()
 	v.models()
 	v.routes()
+	v.httpRoutes()
 	v.timeouts("timeouts", v.c.Timeouts)
 	if l := v.c.Limits; l.BodiesInFlight < l.Body {
 		v.fail("limits.bodiesInFlight", fmt.Sprintf("is less than limits.body (%s)", l.Body), "one body must fit")
@@ -170,7 +172,7 @@ func names[T any](list []T, name func(*T) string) []string {
 }
 
 func (v *validator) models() {
-	if len(v.c.Models) == 0 && (len(v.c.Listeners) > 0 || len(v.c.PickerListeners) == 0) {
+	if len(v.c.Models) == 0 && (len(v.c.Listeners) > 0 || len(v.c.PickerListeners) == 0) && !v.maybeEmpty() {
 		v.fail("models", "there are no models", "add one: models: [{name: chat, targets: [{pool: NAME}]}]")
 	}
 	seen := map[string]string{}
@@ -202,6 +204,8 @@ func (v *validator) models() {
 				v.fail(tp+".pool", "is missing", "name one of pools")
 			case !isPool[t.Pool]:
 				v.dangling(tp+".pool", "pools", "pool", t.Pool, pools)
+			case v.plain(t.Pool):
+				v.fail(tp+".pool", fmt.Sprintf("pool %q is plain: its members are no model servers", t.Pool), "name another pool, or take plain away")
 			}
 			if t.Model != "" {
 				v.modelName(tp+".model", t.Model)
@@ -227,6 +231,15 @@ func (v *validator) models() {
 		}
 	}
 }
+
+// plain says that the pool is there and has no model servers.
+func (v *validator) plain(pool string) bool {
+	return slices.ContainsFunc(v.c.Pools, func(p Pool) bool { return p.Name == pool && p.Plain })
+}
+
+// maybeEmpty says that the configuration is one of HTTP routes, whose lists come
+// and go: where there is no route yet, there need be no pool and no listener.
+func (v *validator) maybeEmpty() bool { return v.c.HTTPRoutes != nil || v.skip("httpRoutes") }
 
 func setOf(names []string) map[string]bool {
 	out := make(map[string]bool, len(names))
@@ -286,14 +299,15 @@ func (v *validator) routes() {
 		v.notEmpty(path+".hosts", r.Hosts != nil, len(r.Hosts), "every host")
 		v.notEmpty(path+".models", r.Models != nil, len(r.Models), "every model")
 		for j, l := range r.Listeners {
-			if !isListener[l] {
+			listener, section, sectioned := strings.Cut(l, "/")
+			if sectioned && isListener[listener] {
+				v.sectionRef(joinIndex(path+".listeners", j), listener, section)
+			} else if !isListener[listener] {
 				v.dangling(joinIndex(path+".listeners", j), "listeners", "listener", l, listeners)
 			}
 		}
 		for j, h := range r.Hosts {
-			if !hostForm.MatchString(strings.TrimPrefix(h, "*.")) || strings.ToLower(h) != h {
-				v.fail(joinIndex(path+".hosts", j), fmt.Sprintf("%q is not a host", h), "write a name in lower case without port, or *.suffix")
-			}
+			v.host(joinIndex(path+".hosts", j), h)
 		}
 		if what, hint := checkPath(r.PathPrefix); what != "" {
 			v.fail(path+".pathPrefix", what, hint)
@@ -311,6 +325,14 @@ func (v *validator) routes() {
 			}
 		}
 		v.sameMatch(path, r, same)
+	}
+}
+
+func (v *validator) sectionRef(path, listener, section string) {
+	i := slices.IndexFunc(v.c.Listeners, func(l Listener) bool { return l.Name == listener })
+	known := names(v.c.Listeners[i].Sections, func(s *Section) string { return s.Name })
+	if !slices.Contains(known, section) {
+		v.dangling(path, joinIndex("listeners", i), "section", section, known)
 	}
 }
 

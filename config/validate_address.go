@@ -91,7 +91,7 @@ func collide(a, b string) bool {
 }
 
 func (v *validator) listeners() {
-	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 {
+	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 && !v.maybeEmpty() {
 		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]`)
 	}
 	type open struct{ path, address string }
@@ -118,9 +118,10 @@ func (v *validator) listeners() {
 		if !l.Anonymous {
 			v.fail(path+".anonymous", "no keys are configured, so that anybody is let in here", "write anonymous: true if that is meant")
 		}
-		if t := l.TLS; t != nil {
-			v.keyPair(path+".tls", t.Cert, t.Key, true)
+		if l.TLS != nil {
+			v.serverTLS(path+".tls", l.TLS)
 		}
+		v.sections(path, l)
 		for j, p := range l.UpgradePaths {
 			v.clientPath(joinIndex(path+".upgradePaths", j), p)
 		}
@@ -139,13 +140,15 @@ func (v *validator) pickerListeners(claim func(path, address string)) {
 			v.fail(path+".pool", "is missing", "name one of pools")
 		case !slices.Contains(pools, l.Pool):
 			v.dangling(path+".pool", "pools", "pool", l.Pool, pools)
+		case v.plain(l.Pool):
+			v.fail(path+".pool", fmt.Sprintf("pool %q is plain: nobody picks among its members", l.Pool), "name a pool of model servers")
 		}
 		v.listens(path+".address", l.Address, claim)
 		if l.Health != "off" {
 			v.listens(path+".health", l.Health, claim)
 		}
 		if t := l.TLS; t != nil {
-			v.keyPair(path+".tls", t.Cert, t.Key, true)
+			v.serverTLS(path+".tls", t)
 			if l.Plaintext {
 				v.fail(path+".plaintext", "there is a certificate in tls", "leave out one of them")
 			}

@@ -18,23 +18,23 @@ func BuiltinPickers() []string {
 }
 
 func (v *validator) pools() {
-	if len(v.c.Pools) == 0 {
+	if len(v.c.Pools) == 0 && !v.maybeEmpty() {
 		v.fail("pools", "there are no pools", `add one: pools: [{name: llama, members: {static: ["10.0.0.11:8000"]}}]`)
 	}
 	pickers := append(BuiltinPickers(), names(v.c.Pickers, func(p *Picker) string { return p.Name })...)
 	seen := map[string]string{}
 	for i := range v.c.Pools {
 		p, path := &v.c.Pools[i], joinIndex("pools", i)
-		v.name(path, p.Name, seen)
+		v.longName(path, p.Name, seen)
 		v.members(path+".members", &p.Members)
 		if t := p.TLS; t != nil {
 			if p.Protocol != HTTPS && !v.skip(path+".protocol") {
 				v.fail(path+".tls", fmt.Sprintf("means nothing with protocol %s", p.Protocol), "write protocol: https")
 			}
-			v.keyPair(path+".tls", t.Cert, t.Key, false)
-			if t.CA != "" && t.InsecureSkipVerify {
-				v.fail(path+".tls.insecureSkipVerify", "no certificate would be checked against ca", "leave out one of them")
-			}
+			v.clientTLS(path+".tls", t)
+		}
+		if p.Plain && (p.Picker.Remote != nil || p.Picker.Profile != "default") {
+			v.fail(path+".picker", "means nothing in a plain pool: its members are taken in turn", "leave out one of them")
 		}
 		if what, hint := checkPath(p.Metrics.Path); what != "" {
 			v.fail(path+".metrics.path", what, hint)
@@ -72,14 +72,15 @@ func (v *validator) remotePicker(path string, p *PickerRef) {
 		v.fail(path+".profile", "means nothing beside remote: the remote picker has its own", "leave out one of them")
 	}
 	path += ".remote"
-	if what, hint := checkAddress(r.Address, false); what != "" {
+	if r.External {
+		if r.Address != "" {
+			v.fail(path+".address", "means nothing beside external: the control plane has the addresses", "leave out one of them")
+		}
+	} else if what, hint := checkAddress(r.Address, false); what != "" {
 		v.fail(path+".address", what, hint)
 	}
 	if t := r.TLS; t != nil {
-		v.keyPair(path+".tls", t.Cert, t.Key, false)
-		if t.CA != "" && t.InsecureSkipVerify {
-			v.fail(path+".tls.insecureSkipVerify", "no certificate would be checked against ca", "leave out one of them")
-		}
+		v.clientTLS(path+".tls", t)
 	}
 	if h := r.Health; h.Timeout > h.Interval && !h.Off {
 		v.fail(path+".health.timeout", fmt.Sprintf("is longer than the interval of %s", h.Interval), "")
@@ -88,9 +89,6 @@ func (v *validator) remotePicker(path string, p *PickerRef) {
 
 func (v *validator) members(path string, m *Members) {
 	var sources []string
-	if m.External {
-		sources = append(sources, "external")
-	}
 	if m.Static != nil {
 		sources = append(sources, "static")
 	}
@@ -99,6 +97,9 @@ func (v *validator) members(path string, m *Members) {
 	}
 	if m.File != "" {
 		sources = append(sources, "file")
+	}
+	if m.External {
+		sources = append(sources, "external")
 	}
 	switch len(sources) {
 	case 0:

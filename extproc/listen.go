@@ -293,9 +293,13 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	var conf *tls.Config
 	var err error
 	if t := l.cfg.TLS; t != nil {
-		files := &certs.Server{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Protocols: []string{"h2"}, Complain: func(err error) {
-			l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
-		}}
+		files := &certs.Server{
+			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA,
+			CertPEM: t.CertPEM, KeyPEM: t.KeyPEM.Reveal(), ClientCAPEM: t.ClientCAPEM, AcceptInvalid: t.AcceptInvalid,
+			Protocols: []string{"h2"}, Complain: func(err error) {
+				l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
+			},
+		}
 		conf, err = files.Config()
 	} else {
 		own := &certs.SelfSigned{Name: "penstock endpoint picker", Protocols: []string{"h2"}}

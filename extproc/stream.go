@@ -7,9 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"mime"
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -417,12 +415,8 @@ func (x *stream) decide(then phase, by ending) error {
 func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, encoded bool, fail *llm.Error) {
 	raw := func() []byte { return body }
 	kind := x.fields.get("Content-Type")
-	x.fields.op = opOf(x.fields.path())
-	parses := x.fields.op != llm.OpModels && len(body) > 0 && isJSON(kind)
-	if x.fields.op == llm.OpOther && strings.HasPrefix(kind, "multipart/form-data") {
-		parses = len(body) > 0
-	}
-	if !parses {
+	x.fields.op = llm.OpUnder(x.fields.path())
+	if !llm.Readable(x.fields.op, kind, len(body)) {
 		return raw, false, nil
 	}
 	plain := body
@@ -454,28 +448,6 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 		}
 		return edited
 	}, encoded, nil
-}
-
-// isJSON says that a Content-Type is read as JSON: none is, too.
-func isJSON(kind string) bool {
-	if kind == "" || kind == "application/json" {
-		return true
-	}
-	media, _, err := mime.ParseMediaType(kind)
-	return err == nil && strings.HasPrefix(media, "application/") && (media == "application/json" || strings.HasSuffix(media, "+json"))
-}
-
-// opOf is the operation of a path, which may have a prefix that the gateway's
-// routes know.
-func opOf(p string) llm.Op {
-	if strings.Contains(p, "//") || strings.Contains(p, "/.") {
-		p = path.Clean(p)
-	}
-	op := llm.OpOf(p)
-	if i := strings.LastIndex(p, "/v1/"); op == llm.OpOther && i > 0 {
-		op = llm.OpOf(p[i:])
-	}
-	return op
 }
 
 // question is the request as a picker knows it.

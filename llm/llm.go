@@ -19,6 +19,8 @@
 package llm
 
 import (
+	"mime"
+	"path"
 	"strings"
 
 	"github.com/penstock/penstock/internal/jsonedit"
@@ -59,6 +61,34 @@ func OpOf(path string) Op {
 		return OpModels
 	}
 	return OpOther
+}
+
+// OpUnder is OpOf for a path that may have a prefix, which only the routes of a
+// gateway know.
+func OpUnder(p string) Op {
+	if strings.Contains(p, "//") || strings.Contains(p, "/.") {
+		p = path.Clean(p)
+	}
+	op := OpOf(p)
+	if i := strings.LastIndex(p, "/v1/"); op == OpOther && i > 0 {
+		op = OpOf(p[i:])
+	}
+	return op
+}
+
+// Readable says whether [Read] knows a body of n bytes and this Content-Type.
+// What it does not know is passed on, or picked for, as it is.
+func Readable(op Op, contentType string, n int) bool {
+	return n > 0 && op != OpModels && (IsJSON(contentType) || op == OpOther && strings.HasPrefix(contentType, "multipart/form-data"))
+}
+
+// IsJSON says that a Content-Type is read as JSON: none is, too.
+func IsJSON(contentType string) bool {
+	if contentType == "" || contentType == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && strings.HasPrefix(media, "application/") && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
 // String is the operation's name in records and metrics.

@@ -65,7 +65,10 @@ func Identity(c *config.ClientTLS) certs.Client {
 	if c == nil {
 		return certs.Client{}
 	}
-	return certs.Client{CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify}
+	return certs.Client{
+		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify,
+		CAPEM: c.CAPEM, CertPEM: c.CertPEM, KeyPEM: c.KeyPEM.Reveal(), SubjectAltNames: c.SubjectAltNames,
+	}
 }
 
 // fault is why a member could not be asked, as a metric label.

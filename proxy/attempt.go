@@ -67,14 +67,16 @@ type failure struct {
 	retry   bool // another attempt may follow
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
+	reached bool // there was a connection
 }
 
 // attempts asks one member after another until one begins an answer. It is
-// bounded by the model's attempts, its retry budget, the total time, and one
-// more rule: once a request was sent in full, at most one further member gets
-// it, so that a prompt that crashes servers does not walk through the pool.
+// bounded by the attempts of the service, its retry budget, the total time, and
+// one more rule: once a request to a model was sent in full, at most one further
+// member gets it, so that a prompt that crashes servers does not walk through
+// the pool.
 func (x *exchange) attempts() (*answer, *llm.Error) {
-	x.model.budget.request()
+	x.service.budget.request()
 	var tried []string
 	var again *pool.Member // after a stale connection
 	var last *failure
@@ -92,18 +94,22 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		x.record.Attempts = n
 		a, f := x.attempt(m)
 		if f == nil {
-			m.Report(outcomeOf(a.res.StatusCode))
-			if why := notForClients(a.res.StatusCode); why != "" {
+			m.Report(x.outcomeOf(a.res.StatusCode))
+			if why := x.withheld(a.res.StatusCode); why != "" {
 				a.close()
 				return nil, llm.UpstreamFailed(why)
 			}
-			if !retryStatus(a.res.StatusCode) || full >= 1 || !x.mayRetry(n, true) {
+			if !x.retryStatus(a.res.StatusCode) || full >= x.service.resends || !x.mayRetry(n, true) {
 				return a, nil
 			}
-			f = &failure{retry: true, sent: true, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
+			f = &failure{retry: true, sent: true, reached: true, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
 			a.close()
-		} else if f.blame {
-			m.Report(f.outcome)
+			x.pause(full + 1)
+		} else {
+			if f.blame {
+				m.Report(f.outcome)
+			}
+			f.retry = f.retry && (x.rule == nil || x.again(f))
 		}
 		x.server.metrics.attemptFailed(x.target.pool, f.reply.Code)
 		if f.sent {
@@ -114,7 +120,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		} else {
 			again, tried = nil, append(tried, m.Address())
 		}
-		if last = f; !f.retry || full > 1 || !x.mayRetry(n, f.sent) {
+		if last = f; !f.retry || full > x.service.resends || !x.mayRetry(n, f.sent) {
 			return nil, f.reply
 		}
 	}
@@ -124,7 +130,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 // attempt that reached nobody costs no server anything and is not charged to
 // the budget.
 func (x *exchange) mayRetry(n int, sent bool) bool {
-	return n < x.model.attempts && x.r.Context().Err() == nil && (!sent || x.model.budget.retry())
+	return n < x.service.attempts && x.r.Context().Err() == nil && (!sent || x.service.budget.retry())
 }
 
 // notForClients says why an answer is not passed on: what it tells is between
@@ -139,13 +145,28 @@ func notForClients(status int) string {
 	return ""
 }
 
-// retryStatus says which answers of a member mean "not here, not now".
-func retryStatus(status int) bool {
+// withheld is notForClients for the exchange's target: what a plain backend
+// says is for the client.
+func (x *exchange) withheld(status int) string {
+	if x.target.plain {
+		return ""
+	}
+	return notForClients(status)
+}
+
+// retryStatus says which answers mean "not here, not now": those that the route
+// names, else what servers say of themselves.
+func (x *exchange) retryStatus(status int) bool {
+	if h := x.service.http; h != nil {
+		return slices.Contains(h.codes, status) && x.http.source.replayable() && x.http.source.whole()
+	}
 	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
-func outcomeOf(status int) pool.Outcome {
-	if status >= 500 {
+// outcomeOf is what an answer says of its member. What a plain backend answers
+// is between it and the client.
+func (x *exchange) outcomeOf(status int) pool.Outcome {
+	if status >= 500 && !x.target.plain {
 		return pool.ServerError
 	}
 	return pool.OK
@@ -156,6 +177,16 @@ func outcomeOf(status int) pool.Outcome {
 // pool, a ready member in turn.
 func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 	p := x.target.backend.Pool
+	if x.target.plain {
+		m := x.target.inTurn(tried)
+		if m == nil && len(tried) > 0 {
+			m = x.target.inTurn(nil) // all were tried: again, where another answer is hoped for
+		}
+		if m == nil {
+			return nil, llm.Unavailable("no backend of the route is ready", time.Second)
+		}
+		return m, nil
+	}
 	for round := 0; round < 2; round++ {
 		for x.pick != nil && x.named < len(x.pick.Endpoints) {
 			addr := x.pick.Endpoints[x.named]
@@ -179,7 +210,7 @@ func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 		x.outcome("refused-invalid-pick")
 		return nil, llm.Unavailable("the endpoint picker named no member of the pool", time.Second)
 	}
-	if m := x.table.inTurn(p, tried); m != nil {
+	if m := x.target.inTurn(tried); m != nil {
 		x.outcome("fallback-invalid-pick")
 		return m, nil
 	}
@@ -195,6 +226,9 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	}
 	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.outBody
+	if x.rule != nil {
+		q.Method, q.Host, q.Model = x.r.Method, x.http.host, x.req.Model
+	}
 	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
 	switch {
 	case err != nil && x.r.Context().Err() != nil:
@@ -226,12 +260,12 @@ func (x *exchange) outcome(reason string) {
 }
 
 // inTurn is a ready member by round robin, nil if there is none.
-func (t *table) inTurn(p *pool.Pool, tried []string) *pool.Member {
-	members := p.Snapshot().Members
+func (tg *target) inTurn(tried []string) *pool.Member {
+	members := tg.backend.Pool.Snapshot().Members
 	if len(members) == 0 {
 		return nil
 	}
-	start := int(t.turn.Add(1) % uint64(len(members)))
+	start := int(tg.turn.Add(1) % uint64(len(members)))
 	for i := range members {
 		m := members[(start+i)%len(members)]
 		if m.Available() && !slices.Contains(tried, m.Address()) {
@@ -241,30 +275,20 @@ func (t *table) inTurn(p *pool.Pool, tried []string) *pool.Member {
 	return nil
 }
 
-// attempt sends the request to m and waits for the first bytes of the
-// answer's body: until then the head is held back, so that a member that dies
-// before its first token can still be replaced.
+// attempt sends the request to m and waits for the beginning of the answer.
 func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
 	a := x.begins(m)
 	res, err := a.roundTrip(a.outbound())
 	if err != nil {
-		f := a.classify(err)
-		a.close()
-		return nil, f
+		return nil, a.failed(err)
 	}
 	if !validStatus(res.StatusCode) {
 		a.close()
 		res.Body.Close()
 		return nil, a.invalid()
 	}
-	// After a head only bytes of the body, or its end, make an answer: one for
-	// a stream, a buffer full for the rest, so that a short answer is had whole
-	// or not at all.
-	ans := &answer{attempt: a, res: res, buffers: readBuffers, sse: isEventStream(res.Header)}
-	enough := 1
-	if !ans.sse {
-		ans.buffers, enough = wholeBuffers, wholeBuffer
-	}
+	ans := &answer{attempt: a, res: res, sse: isEventStream(res.Header)}
+	enough := ans.enough()
 	ans.buf = ans.buffers.Get().(*[]byte)
 	for ans.n < enough && ans.err == nil {
 		var n int
@@ -272,11 +296,50 @@ func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
 		ans.n += n
 	}
 	if ans.err != nil && ans.err != io.EOF && (ans.n == 0 || !ans.sse) {
-		f := a.classify(ans.err)
+		f := a.failed(ans.err)
 		ans.close()
 		return nil, f
 	}
 	return ans, nil
+}
+
+// enough is how many bytes of the body must be there before the head is passed
+// on, which cannot be taken back: until then a member that dies can be replaced.
+// After a head only bytes of the body, or its end, make an answer: one for a
+// stream, a buffer full for the rest, so that a short answer is had whole or
+// not at all. Other backends, and what is no answer of a model, may wait
+// for the client in the middle of it: there the head is the answer.
+func (a *answer) enough() int {
+	x, n := a.x, a.res.ContentLength
+	a.buffers = wholeBuffers
+	switch {
+	case x.rule != nil && (x.target.plain || !a.sse && !llm.IsJSON(a.res.Header.Get("Content-Type"))):
+		if n < 0 || n > 0 && n <= int64(smallBuffer) {
+			a.buffers = readBuffers
+		}
+		if n == 0 || x.r.Method == http.MethodHead || a.res.Body == http.NoBody {
+			return 1 // the end, without which nothing can be said to be over
+		}
+		return 0
+	case a.sse:
+		a.buffers = readBuffers
+		return 1
+	}
+	return wholeBuffer
+}
+
+// failed ends an attempt that brought no answer, and says what that means.
+func (a *attempt) failed(err error) *failure {
+	f := a.classify(err)
+	f.reached = a.connected.Load()
+	if broke := a.x.http.source.failed(); broke != nil && broke != errUploadClosed && context.Cause(a.ctx) == nil {
+		f = &failure{reply: uploadError(broke), sent: f.sent, reached: f.reached}
+	}
+	if a.x.rule != nil && !f.reached && f.blame {
+		f.reply = llm.Unavailable(f.reply.Message, time.Second) // nobody has had the request
+	}
+	a.close()
+	return f
 }
 
 func isEventStream(h http.Header) bool { return mediaType(h) == "text/event-stream" }
@@ -298,7 +361,11 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 	if x.pick != nil && x.pick.Evicted != nil {
 		a.evicted = context.AfterFunc(x.pick.Evicted, func() { a.cancel(errEvicted) })
 	}
-	a.phase = newPhase(a.cancel, &errConnectTimeout, x.model.timeouts.Connect.D(), x.left())
+	total, over := x.left(), &errTotalTimeout
+	if h := x.service.http; h != nil && h.backend > 0 && h.backend < total {
+		total, over = h.backend, &errBackendTimeout
+	}
+	a.phase = newPhase(a.cancel, &errConnectTimeout, x.service.timeouts.Connect.D(), total, over)
 	if o := x.observer(); o != nil {
 		o.Attempt(m)
 	} else {
@@ -312,29 +379,37 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 // they are small; an SSE event is a few hundred bytes. wholeBuffers take other
 // answers.
 var (
-	readBuffers  = &sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+	readBuffers  = &sync.Pool{New: func() any { b := make([]byte, smallBuffer); return &b }}
 	wholeBuffers = &sync.Pool{New: func() any { b := make([]byte, wholeBuffer); return &b }}
 )
 
-const wholeBuffer = 32 << 10
+const (
+	smallBuffer = 4 << 10
+	wholeBuffer = 32 << 10
+)
 
 // outbound builds the request for the member. Its body has no GetBody, so the
 // transport can never send it twice.
 func (a *attempt) outbound() *http.Request {
 	x := a.x
-	body := x.upstreamBody()
 	u := &url.URL{Scheme: x.target.upstream.scheme, Host: a.member.Address(), Path: x.path, RawQuery: x.query()}
 	r := &http.Request{
 		Method: x.r.Method, URL: u, Host: u.Host, Header: x.requestHeader(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	if x.http.source == nil {
+		body := x.upstreamBody()
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	if x.rule != nil {
+		a.shape(r)
 	}
 	if x.pick != nil {
 		applyEdits(r.Header, x.pick.Header)
 	}
-	first := x.model.timeouts.FirstToken.D()
-	if !x.req.Stream {
-		first = x.model.timeouts.Total.D() // a whole answer is one long first token
+	first := x.service.timeouts.FirstToken.D()
+	if !x.req.Stream || x.target.plain {
+		first = x.service.timeouts.Total.D() // a whole answer is one long first token
 	}
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -388,7 +463,7 @@ func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 	defer x.waits()
 	h := x.w.Header()
 	kept := h.Clone()
-	responseHeader(h, http.Header(header))
+	responseHeader(h, http.Header(header), x.target.plain)
 	x.w.WriteHeader(code)
 	clear(h)
 	for k, v := range kept {
@@ -421,6 +496,9 @@ func (x *exchange) upstreamBody() []byte {
 
 // outBody is the client's body with the edits that the target needs.
 func (x *exchange) outBody() []byte {
+	if x.rule != nil {
+		return x.body // HTTP routes change nothing in it
+	}
 	if x.edited == nil {
 		x.edited = x.req.Body(llm.Edits{Model: x.target.model, IncludeUsage: x.asksUsage()})
 	}
@@ -439,7 +517,7 @@ func (x *exchange) evicted() *llm.Error {
 
 // asksUsage says that the gateway asks a stream for usage in the client's
 // place.
-func (x *exchange) asksUsage() bool { return x.req.Stream && !x.req.IncludeUsage }
+func (x *exchange) asksUsage() bool { return x.rule == nil && x.req.Stream && !x.req.IncludeUsage }
 
 func (x *exchange) observer() epp.Observer {
 	if x.pick == nil {
@@ -460,6 +538,9 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, sent: sent}
 	case cause == errTotalTimeout:
 		return &failure{reply: a.x.timedOut(cause), sent: sent}
+	case cause == errBackendTimeout:
+		// The time of one attempt is over, not that of the request.
+		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, sent: sent}
 	case cause == errDrained:
 		return &failure{reply: llm.Unavailable(cause.Error(), time.Second), sent: sent}
 	case cause == errEvicted:
@@ -472,6 +553,8 @@ func (a *attempt) classify(err error) *failure {
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "headers_too_large",
 			Message: "the request's headers are larger than the model server takes",
 		}}
+	case errors.Is(err, errNoTunnel):
+		return &failure{reply: llm.UpgradeRefused(a.x.r.Header.Get("Upgrade"))}
 	case ownLimit(err):
 		return &failure{reply: llm.Unavailable("the gateway cannot open a connection: it is at a limit of its own", time.Second), retry: true, sent: sent}
 	case !a.connected.Load():

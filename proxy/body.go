@@ -23,6 +23,32 @@ const uploadFloor = 1 << 10
 // need it whole, and net/http notices a client that leaves only after the
 // body's end. Bounded in size, in time and over all requests together.
 func (x *exchange) readBody() *llm.Error {
+	if fail := x.readRaw(); fail != nil {
+		return fail
+	}
+	if len(x.r.Header["Content-Encoding"]) == 0 {
+		return nil
+	}
+	fail := x.decode()
+	x.r.Header.Del("Content-Encoding")
+	return fail
+}
+
+// decode takes the Content-Encoding off the body.
+func (x *exchange) decode() (fail *llm.Error) {
+	enc := x.r.Header["Content-Encoding"]
+	if len(enc) == 0 {
+		return nil
+	}
+	// Several lines are one list (RFC 9110 §5.3).
+	if x.body, fail = llm.DecodeHolding(strings.Join(enc, ","), x.body, int64(x.table.cfg.Limits.Body), x.hold); fail != nil {
+		return fail
+	}
+	return x.hold(int64(cap(x.body)) - x.held) // what the steps before held is free
+}
+
+// readRaw reads the body as it comes.
+func (x *exchange) readRaw() *llm.Error {
 	limit := int64(x.table.cfg.Limits.Body)
 	if len(x.r.Header["Content-Type"]) > 1 {
 		return llm.InvalidRequest("", "Content-Type is given twice, which servers read differently")
@@ -42,14 +68,6 @@ func (x *exchange) readBody() *llm.Error {
 	}
 	x.record.BytesIn = int64(len(raw))
 	x.body = raw
-	if enc := x.r.Header["Content-Encoding"]; len(enc) > 0 {
-		// Several lines are one list (RFC 9110 §5.3).
-		if x.body, fail = llm.DecodeHolding(strings.Join(enc, ","), raw, limit, x.hold); fail != nil {
-			return fail
-		}
-		x.r.Header.Del("Content-Encoding")
-		return x.hold(int64(cap(x.body)) - x.held) // what the steps before held is free
-	}
 	return nil
 }
 
@@ -96,13 +114,13 @@ func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {
 			return buf, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			x.stalled = true
-			return nil, &llm.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "upload_timeout", Message: "the request body did not come in time"}
+			return nil, uploadError(err)
 		case err != nil:
 			var tooBig *http.MaxBytesError
 			if errors.As(err, &tooBig) {
 				return nil, llm.TooLarge(limit)
 			}
-			return nil, &llm.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "bad_upload", Message: "the request body broke off: " + err.Error()}
+			return nil, uploadError(err)
 		}
 	}
 }

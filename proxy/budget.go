@@ -27,7 +27,11 @@ const (
 
 func newBudget(share float64) *budget { return &budget{share: share, now: time.Now} }
 
+// request counts a request. A nil budget has no bound.
 func (b *budget) request() {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.slot().requests++
@@ -35,6 +39,9 @@ func (b *budget) request() {
 
 // retry takes one retry out of the budget, or says that it is used up.
 func (b *budget) retry() bool {
+	if b == nil {
+		return true
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slot := b.slot()

@@ -45,18 +45,39 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// stripped says which request headers never reach a model server: credentials
-// and cookies meant for the gateway, claims about where the request came from
-// (set anew), framing (made anew), and what would steer servers: a client that
-// could send these would choose an address for the server to call.
-func stripped(name string) bool {
+// framing are request headers that are made anew for the next hop.
+func framing(name string) bool {
 	switch name {
-	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Xi-Api-Key", "Cookie",
-		"Host", "Content-Length", "Accept-Encoding", "Expect",
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
+	case "Host", "Content-Length", "Expect":
+		return true
+	}
+	return false
+}
+
+// claims are what a request says of where it came from, and of what the gateway
+// does: the gateway says that itself.
+func claims(name string) bool {
+	switch name {
+	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
 		"X-Forwarded-Prefix", "X-Real-Ip", requestIDHeader, "X-Model-Used":
 		return true
 	}
+	return false
+}
+
+// private are credentials and cookies: meant for the gateway, never for a model
+// server.
+func private(name string) bool {
+	switch name {
+	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Xi-Api-Key", "Cookie", "Accept-Encoding":
+		return true
+	}
+	return false
+}
+
+// steers says which request headers never leave the gateway: a client that
+// could send these would choose an address for a server to call.
+func steers(name string) bool {
 	if !strings.HasPrefix(name, "X-") {
 		return false
 	}
@@ -68,6 +89,11 @@ func stripped(name string) bool {
 		}
 	}
 	return false
+}
+
+// stripped says which request headers never reach a model server.
+func stripped(name string) bool {
+	return framing(name) || claims(name) || private(name) || steers(name)
 }
 
 // dash maps a name with underscores to the one that a CGI-like server cannot
@@ -83,17 +109,11 @@ func dash(name string) string {
 // this hop and those that are stripped, plus what the gateway says itself.
 func (x *exchange) requestHeader() http.Header {
 	in := x.r.Header
-	out := make(http.Header, len(in)+4)
-	named := in["Connection"]
-	for name, values := range in {
-		d := dash(name)
-		if hopByHop(d) || stripped(d) || connectionNames(named, name) {
-			continue
-		}
-		if d != name && (d == "Content-Type" || d == "Content-Encoding") {
-			continue // what says how the body was read comes under one name
-		}
-		out[name] = values
+	var out http.Header
+	if x.target.plain {
+		out = x.plainHeader()
+	} else {
+		out = x.modelHeader()
 	}
 	if httpguts.HeaderValuesContainsToken(in["Te"], "trailers") {
 		out["Te"] = []string{"trailers"}
@@ -115,6 +135,24 @@ func (x *exchange) requestHeader() http.Header {
 	out["X-Forwarded-Proto"] = []string{proto}
 	if key := x.target.apiKey; key != "" {
 		out["Authorization"] = []string{"Bearer " + key.Reveal()}
+	}
+	return out
+}
+
+// modelHeader is what of the client's headers a model server may see.
+func (x *exchange) modelHeader() http.Header {
+	in := x.r.Header
+	out := make(http.Header, len(in)+4)
+	named := in["Connection"]
+	for name, values := range in {
+		d := dash(name)
+		if hopByHop(d) || stripped(d) || connectionNames(named, name) {
+			continue
+		}
+		if d != name && (d == "Content-Type" || d == "Content-Encoding") {
+			continue // what says how the body was read comes under one name
+		}
+		out[name] = values
 	}
 	return out
 }
@@ -152,14 +190,16 @@ func protected(name string) bool {
 
 // responseHeader copies an answer's headers to the client: not those of the
 // hop, not what speaks of the model server itself.
-func responseHeader(out, in http.Header) {
+func responseHeader(out, in http.Header, plain bool) {
 	named := in["Connection"]
 	for name, values := range in {
 		switch {
 		case hopByHop(name), connectionNames(named, name):
 			continue
-		case name == "Server", name == "Set-Cookie", name == "Alt-Svc", name == requestIDHeader, name == "X-Model-Used",
-			strings.HasPrefix(name, "X-Gateway-"), strings.HasPrefix(name, "X-Inference-"), strings.HasPrefix(name, "X-Penstock-"):
+		case name == "Alt-Svc", name == requestIDHeader, name == "X-Model-Used", strings.HasPrefix(name, "X-Penstock-"):
+			continue
+		case plain:
+		case name == "Server", name == "Set-Cookie", strings.HasPrefix(name, "X-Gateway-"), strings.HasPrefix(name, "X-Inference-"):
 			continue
 		}
 		out[name] = values

@@ -5,17 +5,16 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock/penstock/config"
-	"github.com/penstock/penstock/internal/certs"
 )
 
 // listener is one bound address with its server.
@@ -32,8 +31,9 @@ type listener struct {
 	conns   atomic.Int64 // connections, idle ones too
 	retired atomic.Bool
 
-	debug    atomic.Bool              // show the endpoint in response headers
-	upgrades atomic.Pointer[[]string] // paths on which an Upgrade is passed on
+	identities atomic.Pointer[identities] // nil: plaintext
+	debug      atomic.Bool                // show the endpoint in response headers
+	upgrades   atomic.Pointer[[]string]   // paths on which an Upgrade is passed on
 }
 
 // openListener binds lc, or takes over the socket of the listener that has the
@@ -45,7 +45,7 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 		return nil, err
 	}
 	l.ctx, l.cut = context.WithCancelCause(context.Background())
-	http2 := lc.HTTP2 == nil || *lc.HTTP2
+	http2 := speaksHTTP2(&lc)
 	l.http = &http.Server{
 		Handler:                      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(l, w, r) }),
 		ReadHeaderTimeout:            limits.HeaderTimeout.D(),
@@ -64,23 +64,14 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 		},
 	}
 	l.http.Protocols.SetHTTP1(true)
-	if lc.TLS == nil {
+	if !encrypts(&lc) {
 		l.http.Protocols.SetUnencryptedHTTP2(http2)
 		return l, nil
 	}
 	l.http.Protocols.SetHTTP2(http2)
-	files := &certs.Server{
-		Cert: lc.TLS.Cert, Key: lc.TLS.Key, ClientCA: lc.TLS.ClientCA, Protocols: []string{"http/1.1"},
-		Complain: func(err error) {
-			s.log.Error("certificate not reloaded; the old one stays", "cert", lc.TLS.Cert, "error", err)
-		},
-	}
+	l.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.choose, NextProtos: []string{"http/1.1"}}
 	if http2 {
-		files.Protocols = []string{"h2", "http/1.1"}
-	}
-	if l.http.TLSConfig, err = files.Config(); err != nil {
-		l.socket.Close()
-		return nil, err
+		l.http.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 	}
 	return l, nil
 }
@@ -101,17 +92,18 @@ func (s *Server) socketFor(address string) (net.Listener, error) {
 	return net.Listen("tcp", address)
 }
 
-// keeps says that l serves lc as it is; update carries the rest over.
+// keeps says that l serves lc as it is; update carries the rest over: sections,
+// certificates and what is said of each answer.
 func (l *listener) keeps(lc config.Listener, limits config.Limits) bool {
 	a, b := l.cfg, lc
-	a.DebugHeaders, b.DebugHeaders = false, false
-	a.UpgradePaths, b.UpgradePaths = nil, nil
 	x, y := l.limits, limits
-	return reflect.DeepEqual(a, b) && x.HeaderTimeout == y.HeaderTimeout && x.UploadIdle == y.UploadIdle && x.KeepAlive == y.KeepAlive &&
+	return a.Address == b.Address && speaksHTTP2(&a) == speaksHTTP2(&b) && encrypts(&a) == encrypts(&b) &&
+		x.HeaderTimeout == y.HeaderTimeout && x.UploadIdle == y.UploadIdle && x.KeepAlive == y.KeepAlive &&
 		x.Headers == y.Headers && x.Streams == y.Streams && x.WriteIdle == y.WriteIdle
 }
 
-func (l *listener) update(lc config.Listener) {
+func (l *listener) update(lc config.Listener, ids *identities) {
+	l.identities.Store(ids)
 	l.debug.Store(lc.DebugHeaders)
 	l.upgrades.Store(&lc.UpgradePaths)
 }

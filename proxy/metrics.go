@@ -18,6 +18,8 @@ type Instruments struct {
 	tpot     *prometheus.HistogramVec
 	tokens   *prometheus.CounterVec
 	attempts *prometheus.CounterVec
+	routes   *prometheus.CounterVec
+	copies   *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	overload prometheus.Counter
 	full     prometheus.Counter
@@ -50,6 +52,10 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Tokens by kind: input, cached (part of input), output."}, []string{"model", "pool", "kind"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_attempts_failed_total",
 			Help: "Attempts at members that brought no answer, by the error that one would have reported."}, []string{"pool", "code"}),
+		routes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_http_route_requests_total",
+			Help: "Requests that HTTP routes took, by route, pool and class of the status as sent (2xx; 4xx includes clients that left)."}, []string{"route", "pool", "class"}),
+		copies: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_mirrored_requests_total",
+			Help: "Copies of requests for mirrors, by what became of them: sent, failed, no_endpoint, too_large, too_many."}, []string{"pool", "result"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_picks_refused_total",
 			Help: "Endpoints that a picker named and that were not members of the pool."}, []string{"pool"}),
 		overload: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_overload_refusals_total",
@@ -60,7 +66,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Exchanges cut because a drain ran out of time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.refused, in.overload, in.full, in.cut)
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
 	}
 	return in
 }
@@ -90,7 +96,10 @@ func (in *Instruments) target(model, pool string) *targetCounts {
 // observe counts one exchange that has ended.
 func (in *Instruments) observe(x *exchange) {
 	rec := x.record
-	if x.target == nil {
+	if x.rule != nil {
+		in.routes.WithLabelValues(rec.Route, rec.Pool, strconv.Itoa(rec.Status/100)+"xx").Inc()
+	}
+	if x.target == nil || x.target.counts == nil {
 		in.requests.WithLabelValues("", "", strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 		return
 	}
@@ -98,7 +107,11 @@ func (in *Instruments) observe(x *exchange) {
 	if rec.Status == 200 && rec.ErrorClass == "" {
 		c.ok.Inc()
 	} else {
-		in.requests.WithLabelValues(x.model.name, x.target.pool, strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
+		model := ""
+		if x.model != nil {
+			model = x.model.name
+		}
+		in.requests.WithLabelValues(model, x.target.pool, strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 	}
 	c.seconds.Observe(rec.Total)
 	if rec.TTFT > 0 {
@@ -117,3 +130,5 @@ func (in *Instruments) attemptFailed(pool, code string) {
 }
 
 func (in *Instruments) refusedPick(pool string) { in.refused.WithLabelValues(pool).Inc() }
+
+func (in *Instruments) mirrored(pool, result string) { in.copies.WithLabelValues(pool, result).Inc() }

@@ -54,6 +54,8 @@ type Server struct {
 	conns    atomic.Int64 // client connections, idle ones too
 	files    int64        // that the process may have open
 	bodies   atomic.Int64 // bytes of request bodies held
+	mirrors  atomic.Int64 // copies of requests under way
+	copies   sync.WaitGroup
 	draining atomic.Bool
 	ending   chan struct{} // closed by Drain
 
@@ -88,6 +90,7 @@ type Change struct {
 	server    *Server
 	table     *table
 	opened    map[string]*listener // new, bound, not yet serving
+	ids       map[string]*identities
 	upstreams map[upstreamKey]*upstream
 }
 
@@ -96,24 +99,36 @@ type Change struct {
 func (s *Server) Prepare(cfg *config.Config, backends map[string]Backend) (*Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &Change{server: s, opened: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{}}
+	c := &Change{server: s, opened: map[string]*listener{}, ids: map[string]*identities{}, upstreams: map[upstreamKey]*upstream{}}
 	var err error
 	if c.table, err = s.buildTable(cfg, backends, c.upstreams); err != nil {
 		return nil, err
 	}
 	for i := range cfg.Listeners {
-		lc := cfg.Listeners[i]
-		if old := s.listeners[lc.Name]; old != nil && old.keeps(lc, cfg.Limits) {
-			continue
-		}
-		l, err := s.openListener(lc, cfg.Limits)
-		if err != nil {
+		if err := c.prepareListener(cfg.Listeners[i], cfg.Limits); err != nil {
 			c.closeOpened()
 			return nil, fmt.Errorf("listeners[%d]: %w", i, err)
 		}
-		c.opened[lc.Name] = l
 	}
 	return c, nil
+}
+
+func (c *Change) prepareListener(lc config.Listener, limits config.Limits) (err error) {
+	s := c.server
+	old := s.listeners[lc.Name]
+	keeps := old != nil && old.keeps(lc, limits)
+	var had *identities
+	if keeps {
+		had = old.identities.Load()
+	}
+	if c.ids[lc.Name], err = s.identitiesOf(&lc, had); err != nil || keeps {
+		return err
+	}
+	l, err := s.openListener(lc, limits)
+	if err == nil {
+		c.opened[lc.Name] = l
+	}
+	return err
 }
 
 // Commit swaps the configuration in. Requests under way end under the old
@@ -133,12 +148,13 @@ func (c *Change) Commit() {
 	for i := range c.table.cfg.Listeners {
 		lc := c.table.cfg.Listeners[i]
 		l := c.opened[lc.Name]
-		if l != nil {
-			go l.serve()
-		} else {
+		if l == nil {
 			l = s.listeners[lc.Name]
 		}
-		l.update(lc)
+		l.update(lc, c.ids[lc.Name])
+		if c.opened[lc.Name] != nil {
+			go l.serve()
+		}
 		keep[lc.Name] = l
 	}
 	for name, l := range s.listeners {
@@ -196,6 +212,7 @@ func (s *Server) Drain(ctx context.Context) (cut int) {
 	}
 	wg.Wait()
 	s.closing.Wait()
+	s.copies.Wait()
 	for _, u := range ups {
 		u.closeIdle()
 	}
@@ -209,6 +226,7 @@ var (
 	errFirstTokenTimeout = errors.New("the model server sent nothing in time")
 	errIdleTimeout       = errors.New("the model server stopped sending")
 	errTotalTimeout      = errors.New("the request took longer than allowed")
+	errBackendTimeout    = errors.New("the backend took longer than allowed")
 	errDrained           = errors.New("the gateway is shutting down")
 	errEvicted           = errors.New("the endpoint picker withdrew the request")
 	errEnded             = errors.New("the exchange has ended")

@@ -5,10 +5,12 @@ package proxy
 
 import (
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 )
@@ -46,6 +48,10 @@ func (x *exchange) reply(e *llm.Error) {
 	if rec.Attempts > 1 {
 		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
 	}
+	if x.rule != nil && isGRPC(x.r.Header) {
+		x.replyGRPC(e)
+		return
+	}
 	body := e.JSON(rec.RequestID)
 	kind := "application/json"
 	if x.denial != nil && x.denial.Body != nil {
@@ -62,7 +68,7 @@ func (x *exchange) reply(e *llm.Error) {
 // (see settle): a client that only counts bytes must not take it for whole.
 func (x *exchange) replyInStream(e *llm.Error) {
 	x.broken = true
-	if !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
+	if !x.reads() || !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
 		return
 	}
 	x.writeDeadline(time.Now())
@@ -94,8 +100,11 @@ func (x *exchange) answerJSON(body []byte) *llm.Error {
 
 func (x *exchange) answer(status int, body []byte) {
 	h := x.w.Header()
+	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if status != http.StatusNoContent {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
 	x.record.Status, x.sent = status, true
 	x.writeDeadline(time.Now()) // the last one may have passed in the wait for a model server
 	x.w.WriteHeader(status)
@@ -107,12 +116,14 @@ func (x *exchange) answer(status int, body []byte) {
 
 // timedOut names the phase that ran out, and its bound.
 func (x *exchange) timedOut(cause error) *llm.Error {
-	bound := x.model.timeouts.FirstToken
+	bound := x.service.timeouts.FirstToken
 	switch cause {
 	case errIdleTimeout:
-		bound = x.model.timeouts.Idle
+		bound = x.service.timeouts.Idle
 	case errTotalTimeout:
-		bound = x.model.timeouts.Total
+		bound = x.service.timeouts.Total
+	case errBackendTimeout:
+		bound = config.Duration(x.service.http.backend)
 	}
 	return llm.Timeout(cause.Error(), bound.D())
 }
@@ -136,4 +147,44 @@ func denied(d *epp.Denial, reason string, detail bool) *llm.Error {
 		e.Message = "the endpoint picker refused the request: " + reason
 	}
 	return e
+}
+
+// isGRPC says that the request is a call by gRPC.
+func isGRPC(h http.Header) bool {
+	kind, ok := strings.CutPrefix(h.Get("Content-Type"), "application/grpc")
+	return ok && (kind == "" || kind[0] == '+' || kind[0] == ';')
+}
+
+// replyGRPC is a refusal as a gRPC client reads it: a head that is the trailer
+// too (gRPC over HTTP/2, Trailers-Only).
+func (x *exchange) replyGRPC(e *llm.Error) {
+	h := x.w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.Itoa(grpcStatus(e.Status)))
+	h.Set("Grpc-Message", strings.ReplaceAll(url.PathEscape(e.Message), "%20", " "))
+	h.Set(requestIDHeader, x.record.RequestID)
+	x.mark(h)
+	x.sent = true
+	x.writeDeadline(time.Now())
+	x.w.WriteHeader(http.StatusOK)
+}
+
+// grpcStatus is the code for an HTTP status, as gRPC's own table has it, but
+// that a time that ran out is one.
+func grpcStatus(status int) int {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
+		return 13 // INTERNAL
+	case http.StatusUnauthorized:
+		return 16 // UNAUTHENTICATED
+	case http.StatusForbidden:
+		return 7 // PERMISSION_DENIED
+	case http.StatusNotFound:
+		return 12 // UNIMPLEMENTED
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable:
+		return 14 // UNAVAILABLE
+	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
+		return 4 // DEADLINE_EXCEEDED
+	}
+	return 2 // UNKNOWN
 }

@@ -7,13 +7,11 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -23,11 +21,10 @@ import (
 // table is a configuration compiled for matching. Immutable.
 type table struct {
 	cfg        *config.Config
-	routes     map[string][]*route // by listener name, most specific first
-	models     map[string]*model   // by every name that resolves, aliases too
-	paths      map[string]bool     // request paths that some pool allows besides OpenAI's
+	sites      map[string]*site  // by listener name
+	models     map[string]*model // by every name that resolves, aliases too
+	paths      map[string]bool   // request paths that some pool allows besides OpenAI's
 	readLimits llm.Limits
-	turn       atomic.Uint64 // of the round robin when a picker names nobody
 }
 
 // route is one config.Route on one listener.
@@ -40,70 +37,95 @@ type route struct {
 
 // model is a name resolved to its targets. Aliases share the value.
 type model struct {
-	name     string // after aliases
-	report   bool   // answers carry the name that was asked for
+	service
+	name   string // after aliases
+	report bool   // answers carry the name that was asked for
+}
+
+// service is who may answer a request, and its bounds.
+type service struct {
 	targets  []*target
 	weights  int
 	timeouts config.Timeouts
-	attempts int
-	budget   *budget
+	attempts int     // in all
+	resends  int     // attempts after one that had the whole request
+	budget   *budget // of attempts after one that reached a server; nil: they have no other bound
+	http     *httpBounds
 }
 
-// target is one pool under one upstream model name.
+// target is one pool, under one upstream model name.
 type target struct {
 	pool     string
-	model    string
+	model    string // "" on HTTP routes
 	weight   int
+	plain    bool // the members are no model servers
 	paths    map[string]bool
 	apiKey   config.Secret
 	backend  Backend
 	upstream *upstream
 	counts   *targetCounts
-	reject   bool // a pick of strangers is an error
+	reject   bool          // a pick of strangers is an error
+	turn     atomic.Uint64 // of the round robin
+	http     *httpTarget   // on HTTP routes
+}
+
+// builder compiles a configuration.
+type builder struct {
+	server   *Server
+	cfg      *config.Config
+	pools    map[string]*config.Pool
+	backends map[string]Backend
+	ups      map[upstreamKey]*upstream
+	table    *table
 }
 
 func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups map[upstreamKey]*upstream) (*table, error) {
-	t := &table{
-		cfg: cfg, routes: map[string][]*route{}, models: map[string]*model{}, paths: map[string]bool{},
-		readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
+	b := &builder{
+		server: s, cfg: cfg, pools: map[string]*config.Pool{}, backends: backends, ups: ups,
+		table: &table{
+			cfg: cfg, sites: map[string]*site{}, models: map[string]*model{}, paths: map[string]bool{},
+			readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
+		},
 	}
-	pools := map[string]*config.Pool{}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		pools[p.Name] = p
-		if backends[p.Name].Pool == nil || backends[p.Name].Picker == nil {
+		b.pools[p.Name] = p
+		if backends[p.Name].Pool == nil || backends[p.Name].Picker == nil && !p.Plain {
 			return nil, fmt.Errorf("pool %s has no backend", p.Name)
 		}
 	}
+	if err := b.models(); err != nil {
+		return nil, err
+	}
+	b.sites()
+	b.routes()
+	if err := b.httpRoutes(); err != nil {
+		return nil, err
+	}
+	return b.table, nil
+}
+
+func (b *builder) models() error {
+	cfg, t := b.cfg, b.table
 	for i := range cfg.Models {
 		mc := &cfg.Models[i]
 		if mc.Alias != "" {
 			continue
 		}
-		m := &model{
-			name: mc.Name, report: mc.ReportModel != "served",
-			timeouts: mc.Timeouts.Or(cfg.Timeouts), attempts: cmp.Or(mc.Retries.Attempts, cfg.Retries.Attempts, 1),
+		m := &model{name: mc.Name, report: mc.ReportModel != "served", service: service{
+			timeouts: mc.Timeouts.Or(cfg.Timeouts), attempts: cmp.Or(mc.Retries.Attempts, cfg.Retries.Attempts, 1), resends: 1,
 			budget: newBudget(cmp.Or(mc.Retries.Budget, cfg.Retries.Budget)),
-		}
+		}}
 		for _, tc := range mc.Targets {
-			pc := pools[tc.Pool]
-			if pc == nil {
-				return nil, fmt.Errorf("model %s: no pool %s", mc.Name, tc.Pool)
-			}
-			u, err := s.upstreamFor(pc, ups)
+			tg, err := b.target(tc.Pool, mc.Name)
 			if err != nil {
-				return nil, fmt.Errorf("pool %s: %w", pc.Name, err)
+				return fmt.Errorf("model %s: %w", mc.Name, err)
 			}
-			tg := &target{
-				pool: tc.Pool, model: cmp.Or(tc.Model, mc.Name), weight: 1,
-				paths: map[string]bool{}, apiKey: pc.APIKey, backend: backends[tc.Pool], upstream: u,
-				counts: s.metrics.target(mc.Name, tc.Pool),
-				reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
-			}
+			tg.model, tg.paths = cmp.Or(tc.Model, mc.Name), map[string]bool{}
 			if tc.Weight != nil {
 				tg.weight = *tc.Weight
 			}
-			paths := pc.Paths
+			paths := b.pools[tc.Pool].Paths
 			if paths == nil {
 				paths = config.DefaultPaths()
 			}
@@ -114,7 +136,7 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 			m.weights += tg.weight
 		}
 		if m.weights <= 0 {
-			return nil, fmt.Errorf("model %s: no target has a weight above zero", mc.Name)
+			return fmt.Errorf("model %s: no target has a weight above zero", mc.Name)
 		}
 		t.models[mc.Name] = m
 	}
@@ -122,42 +144,58 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 		if mc := &cfg.Models[i]; mc.Alias != "" {
 			end := cfg.Resolve(mc.Name)
 			if end == nil {
-				return nil, fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
+				return fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
 			}
 			t.models[mc.Name] = t.models[end.Name]
 		}
 	}
-	t.buildRoutes(cfg)
-	return t, nil
+	return nil
 }
 
-func (t *table) buildRoutes(cfg *config.Config) {
-	routes := cfg.Routes
-	if len(routes) == 0 {
+// target is a pool as a target. model labels its metrics; "": an HTTP route's.
+func (b *builder) target(name, model string) (*target, error) {
+	pc := b.pools[name]
+	if pc == nil {
+		return nil, fmt.Errorf("no pool %s", name)
+	}
+	u, err := b.server.upstreamFor(pc, b.ups)
+	if err != nil {
+		return nil, fmt.Errorf("pool %s: %w", name, err)
+	}
+	return &target{
+		pool: name, weight: 1, plain: pc.Plain, apiKey: pc.APIKey, backend: b.backends[name], upstream: u,
+		counts: b.server.metrics.target(model, name),
+		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
+	}, nil
+}
+
+// routes puts the routes of models into the sections that they serve.
+func (b *builder) routes() {
+	routes := b.cfg.Routes
+	if len(routes) == 0 && len(b.cfg.Models) > 0 {
 		routes = []config.Route{{Name: "default"}}
 	}
-	for i := range cfg.Listeners {
-		name := cfg.Listeners[i].Name
-		var list []*route
-		for _, rc := range routes {
-			if len(rc.Listeners) > 0 && !slices.Contains(rc.Listeners, name) {
-				continue
+	for name, s := range b.table.sites {
+		for _, sec := range s.sections {
+			for _, rc := range routes {
+				if rc.Listeners != nil && !slices.Contains(rc.Listeners, name) && !slices.Contains(rc.Listeners, name+"/"+sec.name) {
+					continue
+				}
+				hosts := rc.Hosts
+				if len(hosts) == 0 {
+					hosts = []string{""}
+				}
+				for _, h := range hosts {
+					sec.routes = append(sec.routes, &route{
+						name: rc.Name, host: strings.TrimPrefix(strings.ToLower(h), "*"),
+						prefix: strings.TrimSuffix(rc.PathPrefix, "/"), models: rc.Models,
+					})
+				}
 			}
-			hosts := rc.Hosts
-			if len(hosts) == 0 {
-				hosts = []string{""}
-			}
-			for _, h := range hosts {
-				list = append(list, &route{
-					name: rc.Name, host: strings.TrimPrefix(strings.ToLower(h), "*"),
-					prefix: strings.TrimSuffix(rc.PathPrefix, "/"), models: rc.Models,
-				})
-			}
+			slices.SortStableFunc(sec.routes, func(a, b *route) int {
+				return cmp.Or(-cmp.Compare(a.rank(), b.rank()), -cmp.Compare(len(a.host), len(b.host)), -cmp.Compare(len(a.prefix), len(b.prefix)))
+			})
 		}
-		slices.SortStableFunc(list, func(a, b *route) int {
-			return cmp.Or(-cmp.Compare(a.rank(), b.rank()), -cmp.Compare(len(a.host), len(b.host)), -cmp.Compare(len(a.prefix), len(b.prefix)))
-		})
-		t.routes[name] = list
 	}
 }
 
@@ -205,23 +243,16 @@ func (rt *route) allows(model string) bool {
 
 // match finds the route and the operation. Only the cleaned path counts, for
 // the match and for what is sent on, so that both ends read the same path.
-func (x *exchange) match() *llm.Error {
-	if x.table == nil {
-		return llm.Unavailable("no configuration is loaded", time.Second)
-	}
+func (x *exchange) match(host string) *llm.Error {
 	unknown := func() *llm.Error { return llm.NotFound(x.r.URL.Path) }
 	if x.r.Method == http.MethodConnect || x.r.URL.Path == "" || x.r.URL.Path[0] != '/' {
 		return unknown()
-	}
-	host := strings.ToLower(x.r.Host)
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
 	}
 	clean := x.r.URL.Path
 	if strings.Contains(clean, "//") || strings.Contains(clean, "/.") {
 		clean = path.Clean(clean)
 	}
-	list := x.table.routes[x.listener.name]
+	list := x.section.routes
 	i := slices.IndexFunc(list, func(rt *route) bool { _, ok := rt.matches(host, clean); return ok })
 	if i < 0 {
 		return unknown()
@@ -256,7 +287,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	if m == nil || !x.route.allows(asked) {
 		return llm.ModelNotFound(asked)
 	}
-	x.model, x.target = m, m.choose()
+	x.model, x.service, x.target = m, &m.service, m.choose()
 	x.record.Pool, x.record.ModelUsed = x.target.pool, x.target.model
 	x.record.Stream = x.req.Stream
 	if x.op == llm.OpOther && !x.upgrades() && !x.target.paths[x.path] {
@@ -265,13 +296,13 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	return nil
 }
 
-// choose draws a target by weight.
-func (m *model) choose() *target {
-	if len(m.targets) == 1 {
-		return m.targets[0]
+// choose draws a target by weight, which the weights must allow.
+func (s *service) choose() *target {
+	if len(s.targets) == 1 {
+		return s.targets[0]
 	}
-	n := rand.IntN(m.weights)
-	for _, tg := range m.targets {
+	n := rand.IntN(s.weights)
+	for _, tg := range s.targets {
 		if n -= tg.weight; n < 0 {
 			return tg
 		}

@@ -25,20 +25,33 @@ type exchange struct {
 	ctl      *http.ResponseController
 	writeBy  time.Time // the write deadline in force
 
-	route  *route
-	op     llm.Op
-	path   string // cleaned, without the route's prefix
-	body   []byte // decoded; nil once no attempt can follow
-	held   int64  // bytes counted for it
-	req    *llm.Request
-	edited []byte // body with the target's edits; nil: not made yet
-	model  *model
-	target *target
+	section *section // that the request belongs to
+	route   *route   // of models; nil: an HTTP route
+	rule    *rule    // of an HTTP route; nil: a route of models
+	op      llm.Op
+	path    string // cleaned, without the route's prefix
+	body    []byte // decoded; nil once no attempt can follow
+	held    int64  // bytes counted for it
+	req     *llm.Request
+	edited  []byte   // body with the target's edits; nil: not made yet
+	model   *model   // nil on HTTP routes
+	service *service // who may answer
+	target  *target
+	picking
+	http   outgoing // on HTTP routes
+	record *usage.Record
+	progress
+}
+
+// picking is what the picker was asked and said.
+type picking struct {
 	pick   *epp.Result // nil before the first pick
 	named  int         // how many of its endpoints were taken
 	denial *epp.Denial // the picker's refusal
+}
 
-	record   *usage.Record
+// progress is how far an exchange has come.
+type progress struct {
 	stalled  bool // the upload ran out of time
 	sent     bool // the head of an answer went to the client
 	broken   bool // the answer broke: end the connection, not the message
@@ -48,7 +61,17 @@ type exchange struct {
 // serve is one request from its first line to its last byte. What it returns
 // has not been told to the client yet.
 func (x *exchange) serve() *llm.Error {
-	fail := x.match() // 1. listener, host and path
+	host, fail := x.enter() // 1. listener, section, host
+	if fail != nil {
+		return fail
+	}
+	if m, fail := x.matchHTTP(host); m != nil || fail != nil { // any request by host and path: see serve_http.go
+		if fail == nil {
+			fail = x.serveHTTP(m)
+		}
+		return fail
+	}
+	fail = x.match(host) // and path
 	switch {
 	case fail != nil:
 		return fail
@@ -114,7 +137,7 @@ func (x *exchange) clientGone() bool {
 
 // left is what remains of the total time.
 func (x *exchange) left() time.Duration {
-	return x.model.timeouts.Total.D() - time.Since(x.record.Time)
+	return x.service.timeouts.Total.D() - time.Since(x.record.Time)
 }
 
 // settle ends the exchange, however it went: the picker, the record, the
@@ -140,6 +163,7 @@ func (x *exchange) settle() {
 		x.pick.Done(o)
 	}
 	x.dropBody()
+	x.http.end()
 	x.server.metrics.observe(x)
 	x.server.records(rec)
 	x.listener.open.Add(-1)

@@ -41,9 +41,9 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	res := a.res
 	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
 	y.flush = y.sse || res.ContentLength < 0
-	if res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
+	if x.reads() && res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
-		if x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
+		if x.model != nil && x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
 			o.AnswerModel = x.record.ModelAsked
 		}
 		y.tap = llm.NewTap(o)
@@ -57,6 +57,10 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	}
 	x.sendHead(res)
 	x.dropBody()
+	if x.rule != nil && a.n == 0 && a.err == nil {
+		x.writeDeadline(time.Now())
+		x.ctl.Flush() // the head is all there is, and the client may wait for it
+	}
 	err := y.copyBody()
 	if y.tap != nil {
 		y.note()
@@ -65,7 +69,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 		return y.failed(err)
 	}
 	trailer := http.Header{}
-	responseHeader(trailer, res.Trailer)
+	responseHeader(trailer, res.Trailer, x.target.plain)
 	for name, values := range trailer {
 		x.w.Header()[http.TrailerPrefix+name] = values
 	}
@@ -78,12 +82,24 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	return nil
 }
 
+// reads says that the answer is one of a model, in a form that a tap knows.
+func (x *exchange) reads() bool {
+	return x.rule == nil || !x.target.plain && x.op != llm.OpOther && x.op != llm.OpModels
+}
+
 func (x *exchange) sendHead(res *http.Response) {
 	h := x.w.Header()
-	responseHeader(h, res.Header)
+	if x.rule != nil {
+		x.target.http.response.apply(res.Header)
+		x.rule.response.apply(res.Header)
+	}
+	responseHeader(h, res.Header, x.target.plain)
+	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
-	h.Set("X-Model-Used", x.target.model)
-	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+	if x.target.model != "" {
+		h.Set("X-Model-Used", x.target.model)
+	}
+	if !x.target.plain && strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no")
 	}
@@ -95,13 +111,25 @@ func (x *exchange) sendHead(res *http.Response) {
 	}
 	if len(res.Trailer) > 0 {
 		trailer := http.Header{}
-		responseHeader(trailer, res.Trailer)
+		responseHeader(trailer, res.Trailer, x.target.plain)
 		for name := range trailer {
 			h.Add("Trailer", name)
 		}
 	}
 	x.w.WriteHeader(res.StatusCode)
 	x.sent = true
+}
+
+// mark puts into an answer's head what concerns the exchange as a whole.
+func (x *exchange) mark(h http.Header) {
+	if x.rule != nil && x.rule.cors != nil {
+		x.rule.cors.mark(h, x.r)
+	}
+	if x.r.ProtoMajor == 1 && x.http.source != nil && !x.http.source.whole() {
+		// What is left of the body may stay unread: it must not be taken for
+		// another request.
+		h.Set("Connection", "close")
+	}
 }
 
 // errClient marks a failure to write to the client.
@@ -111,7 +139,10 @@ func (e errClient) Unwrap() error { return e.error }
 
 func (y *relay) copyBody() error {
 	a := y.a
-	idle := y.x.model.timeouts.Idle.D()
+	idle := y.x.service.timeouts.Idle.D()
+	if y.x.target.plain {
+		idle = y.x.service.timeouts.Total.D() // a stream may be silent for as long as both sides like
+	}
 	a.phase.enter(&errIdleTimeout, idle)
 	piece := func(p []byte) error {
 		if err := y.pass(p); err != nil {
@@ -273,7 +304,7 @@ func (y *relay) failed(err error) *llm.Error {
 	case cause == errIdleTimeout:
 		y.a.member.Report(pool.TimedOut)
 		return x.timedOut(cause)
-	case cause == errTotalTimeout:
+	case cause == errTotalTimeout, cause == errBackendTimeout:
 		return x.timedOut(cause)
 	case cause == errDrained:
 		return llm.Unavailable(cause.Error(), time.Second)
@@ -281,6 +312,8 @@ func (y *relay) failed(err error) *llm.Error {
 		return x.evicted()
 	case cause != nil:
 		return clientLeft()
+	case x.http.source.failed() != nil:
+		return uploadError(x.http.source.failed())
 	}
 	y.a.member.Report(pool.Reset)
 	return llm.UpstreamFailed("the model server broke off its answer")

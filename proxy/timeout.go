@@ -20,11 +20,13 @@ type phase struct {
 	total    time.Duration
 	deadline atomic.Int64 // nanoseconds after start
 	cause    atomic.Pointer[error]
+	over     *error // the cause when the total is over
 }
 
-// newPhase starts in phase cause with limit; total bounds all phases together.
-func newPhase(cancel context.CancelCauseFunc, cause *error, limit, total time.Duration) *phase {
-	p := &phase{cancel: cancel, start: time.Now(), total: total}
+// newPhase starts in phase cause with limit; total bounds all phases together,
+// and over is the cause when it does.
+func newPhase(cancel context.CancelCauseFunc, cause *error, limit, total time.Duration, over *error) *phase {
+	p := &phase{cancel: cancel, start: time.Now(), total: total, over: over}
 	p.cause.Store(cause)
 	first := min(limit, total)
 	p.deadline.Store(int64(first))
@@ -60,7 +62,7 @@ func (p *phase) fire() {
 		return
 	}
 	if time.Duration(p.deadline.Load()) >= p.total {
-		p.cancel(errTotalTimeout)
+		p.cancel(*p.over)
 		return
 	}
 	p.cancel(*p.cause.Load())

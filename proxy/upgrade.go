@@ -36,6 +36,11 @@ func (x *exchange) upgrade() *llm.Error {
 	if fail := x.resolve(name); fail != nil && x.model == nil {
 		return fail
 	}
+	return x.handOver()
+}
+
+// handOver passes the handshake to a member of the target and then bytes.
+func (x *exchange) handOver() *llm.Error {
 	m, fail := x.next(nil)
 	if fail != nil {
 		return fail
@@ -49,7 +54,7 @@ func (x *exchange) upgrade() *llm.Error {
 	x.record.Attempts = 1
 	res, err := a.roundTrip(out)
 	if err != nil {
-		f := a.classify(err)
+		f := a.failed(err)
 		if f.blame {
 			m.Report(f.outcome)
 		}
@@ -71,7 +76,7 @@ func (x *exchange) upgrade() *llm.Error {
 		return nil
 	}
 	a.phase.stop()
-	responseHeader(x.w.Header(), res.Header)
+	responseHeader(x.w.Header(), res.Header, x.target.plain)
 	x.w.Header().Set("Connection", "Upgrade")
 	x.w.Header().Set("Upgrade", res.Header.Get("Upgrade"))
 	x.w.WriteHeader(res.StatusCode)

@@ -4,6 +4,9 @@
 package proxy
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,16 +24,30 @@ import (
 // retries by itself: bodies have no GetBody (see attempt.outbound).
 type upstream struct {
 	scheme    string
-	transport interface {
-		http.RoundTripper
-		CloseIdleConnections()
-	}
+	transport transport
+	tunnels   transport // for requests that change the protocol; nil: there are none
+}
+
+type transport interface {
+	http.RoundTripper
+	CloseIdleConnections()
 }
 
 // upstreamKey tells which pools may share connections.
 type upstreamKey struct {
 	protocol config.Protocol
-	tls      certs.Client
+	identity [sha256.Size]byte // of the TLS side, its files included; zero: none
+}
+
+func keyOf(p *config.Pool) (upstreamKey, certs.Client) {
+	key, id := upstreamKey{protocol: p.Protocol}, pool.Identity(p.TLS)
+	if key.protocol == "" {
+		key.protocol = config.HTTP
+	}
+	if !id.IsZero() {
+		key.identity = sha256.Sum256(fmt.Appendf(nil, "%#v %s", id, id.Stamp()))
+	}
+	return key, id
 }
 
 // Bounds of the upstream side.
@@ -45,21 +62,17 @@ const (
 )
 
 // upstreamFor finds or builds the upstream of a pool. built holds those of the
-// configuration under construction.
+// configuration under construction. A TLS identity whose files have changed is
+// another one.
 func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*upstream, error) {
-	key := upstreamKey{protocol: p.Protocol}
-	if p.TLS != nil {
-		key.tls = pool.Identity(p.TLS)
-	}
+	key, id := keyOf(p)
 	if u := built[key]; u != nil {
 		return u, nil
 	}
 	u := s.upstreams[key]
-	// Files behind a TLS identity may have changed: such an upstream is new
-	// with each configuration.
-	if u == nil || key.tls != (certs.Client{}) {
+	if u == nil {
 		var err error
-		if u, err = newUpstream(key); err != nil {
+		if u, err = newUpstream(key.protocol, id); err != nil {
 			return nil, err
 		}
 	}
@@ -67,15 +80,36 @@ func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*
 	return u, nil
 }
 
-func newUpstream(key upstreamKey) (*upstream, error) {
+func newUpstream(protocol config.Protocol, id certs.Client) (*upstream, error) {
 	dialer := net.Dialer{Timeout: dialCeiling, KeepAlive: 15 * time.Second}
-	if key.protocol == config.HTTP || key.protocol == "" {
-		return &upstream{scheme: "http", transport: &h1.Transport{
-			Dialer: dialer, IdleTimeout: idleUpstream, MaxIdle: maxIdle, MaxHeader: maxAnswer,
-		}}, nil
+	switch protocol {
+	case config.HTTP:
+		t := &h1.Transport{Dialer: dialer, IdleTimeout: idleUpstream, MaxIdle: maxIdle, MaxHeader: maxAnswer}
+		return &upstream{scheme: "http", transport: t, tunnels: t}, nil
+	case config.H2C:
+		t := standardTransport(dialer, nil)
+		t.Protocols.SetUnencryptedHTTP2(true)
+		t.IdleConnTimeout = 90 * time.Second
+		return &upstream{scheme: "http", transport: t}, nil
+	case config.HTTPS:
+		conf, err := id.Config()
+		if err != nil {
+			return nil, err
+		}
+		t := standardTransport(dialer, conf)
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(true)
+		tunnels := standardTransport(dialer, conf.Clone()) // HTTP/2 knows no Upgrade
+		tunnels.Protocols.SetHTTP1(true)
+		return &upstream{scheme: "https", transport: t, tunnels: tunnels}, nil
 	}
-	t := &http.Transport{
+	return nil, fmt.Errorf("protocol %q is not one of http, h2c, https", protocol)
+}
+
+func standardTransport(dialer net.Dialer, conf *tls.Config) *http.Transport {
+	return &http.Transport{
 		DialContext:            dialer.DialContext,
+		TLSClientConfig:        conf,
 		DisableCompression:     true, // or it would ask for gzip on its own
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdle,
@@ -85,28 +119,23 @@ func newUpstream(key upstreamKey) (*upstream, error) {
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
 	}
-	u := &upstream{scheme: "http", transport: t}
-	switch key.protocol {
-	case config.H2C:
-		t.Protocols.SetUnencryptedHTTP2(true)
-		t.IdleConnTimeout = 90 * time.Second
-	case config.HTTPS:
-		u.scheme = "https"
-		t.Protocols.SetHTTP1(true)
-		t.Protocols.SetHTTP2(true)
-		conf, err := key.tls.Config()
-		if err != nil {
-			return nil, err
-		}
-		t.TLSClientConfig = conf
-	default:
-		return nil, fmt.Errorf("protocol %q is not one of http, h2c, https", key.protocol)
-	}
-	return u, nil
 }
+
+var errNoTunnel = errors.New("the pool's protocol knows no change of protocol")
 
 func (u *upstream) roundTrip(r *http.Request) (*http.Response, error) {
-	return u.transport.RoundTrip(r)
+	if r.Header.Get("Upgrade") == "" {
+		return u.transport.RoundTrip(r)
+	}
+	if u.tunnels == nil {
+		return nil, errNoTunnel
+	}
+	return u.tunnels.RoundTrip(r)
 }
 
-func (u *upstream) closeIdle() { u.transport.CloseIdleConnections() }
+func (u *upstream) closeIdle() {
+	u.transport.CloseIdleConnections()
+	if u.tunnels != nil && u.tunnels != u.transport {
+		u.tunnels.CloseIdleConnections()
+	}
+}

@@ -25,7 +25,8 @@ type Record struct {
 	RequestID   string    `json:"requestId"`
 	Listener    string    `json:"listener"`
 	Route       string    `json:"route,omitempty"`
-	Client      string    `json:"client"` // address
+	Rule        string    `json:"rule,omitempty"` // of an HTTP route, if it has a name
+	Client      string    `json:"client"`         // address
 	Method      string    `json:"method"`
 	Path        string    `json:"path"`
 	ModelAsked  string    `json:"modelAsked,omitempty"`

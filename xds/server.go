@@ -171,10 +171,10 @@ func errNotLeader() error {
 	return status.Error(codes.Unavailable, "this replica does not lead; ask another")
 }
 
-// Publish makes cfg the configuration of g. It is served once the members of
-// each of its pools with external members are known, and from then on is the
-// only one: one that was published meanwhile is never seen. The members of
-// pools that it no longer has are forgotten. cfg must be complete (see
+// Publish makes cfg the configuration of g. It is served once every set of
+// members that it expects from here is known (see [Server.SetMembers]), and from then on is the
+// only one: one that was published meanwhile is never seen. Sets
+// that it no longer has are forgotten. cfg must be complete (see
 // [config.Config.SetDefaults]) and is not looked at after. The error is of one
 // that is too large to be sent; then nothing changes.
 func (s *Server) Publish(g Gateway, cfg *config.Config) error {
@@ -183,11 +183,11 @@ func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 		return fmt.Errorf("the configuration of %s is too large to be sent: %s, at most %s", g, config.Size(len(value)), config.Size(maxMessage/2))
 	}
 	next := &published{resource: newResource(ConfigType, ConfigName, value)}
-	next.pools = externalPools(cfg)
+	next.sets = externalSets(cfg)
 	c := s.scope(g)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.pools, next.pools) {
+	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.sets, next.sets) {
 		return nil
 	}
 	c.next = next
@@ -196,33 +196,34 @@ func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 	return nil
 }
 
-// SetMembers replaces the members of a pool, which may be one of a
-// configuration still to be published.
-func (s *Server) SetMembers(g Gateway, pool string, members []config.Member) {
-	next := newResource(MembersType, pool, encodeMembers(members))
+// SetMembers replaces a set of members: those of the pool of that name, or the
+// endpoints of its remote picker under the name that [config.PickerSet] makes
+// of the pool's. It may be of a configuration still to be published.
+func (s *Server) SetMembers(g Gateway, set string, members []config.Member) {
+	next := newResource(MembersType, set, encodeMembers(members))
 	c := s.scope(g)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old := c.members[pool]; old != nil && old.version == next.version {
+	if old := c.members[set]; old != nil && old.version == next.version {
 		return
 	}
-	c.members[pool] = next
+	c.members[set] = next
 	c.promoteLocked()
 	c.wakeLocked()
 }
 
-// RemoveMembers forgets the members of a pool that no configuration has. Those
-// of a pool that one has go with it, see [Server.Publish].
-func (s *Server) RemoveMembers(g Gateway, pool string) {
+// RemoveMembers forgets a set that no configuration has. One that a
+// configuration has goes with it, see [Server.Publish].
+func (s *Server) RemoveMembers(g Gateway, set string) {
 	c := s.scope(g)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range []*published{c.config, c.next} {
-		if p != nil && slices.Contains(p.pools, pool) {
+		if p != nil && slices.Contains(p.sets, set) {
 			return
 		}
 	}
-	delete(c.members, pool)
+	delete(c.members, set)
 	c.wakeLocked()
 }
 
@@ -240,7 +241,7 @@ func (s *Server) Remove(g Gateway) {
 // GatewayStatus is how far a Gateway's clients are.
 type GatewayStatus struct {
 	Version string   // of the configuration that is served; empty: none yet
-	Waiting []string // pools without whose members the newest configuration is withheld
+	Waiting []string // sets of members without which the newest configuration is withheld
 	Clients []ClientState
 }
 
@@ -294,10 +295,10 @@ type resource struct {
 	made          time.Time
 }
 
-// published is a configuration with the pools whose members it needs.
+// published is a configuration with the sets of members that it needs.
 type published struct {
 	*resource
-	pools []string
+	sets []string // names; see externalSets
 }
 
 func newResource(typeURL, name string, value []byte) *resource {
@@ -317,16 +318,16 @@ func (s *Server) scope(g Gateway) *scope {
 	return c
 }
 
-func (c *scope) waitingLocked() (pools []string) {
+func (c *scope) waitingLocked() (sets []string) {
 	if c.next == nil {
 		return nil
 	}
-	for _, p := range c.next.pools {
+	for _, p := range c.next.sets {
 		if c.members[p] == nil {
-			pools = append(pools, p)
+			sets = append(sets, p)
 		}
 	}
-	return pools
+	return sets
 }
 
 // promoteLocked shows the withheld configuration when nothing is missing.
@@ -339,8 +340,8 @@ func (c *scope) promoteLocked() {
 	if old == nil {
 		return
 	}
-	for _, p := range old.pools {
-		if !slices.Contains(c.config.pools, p) {
+	for _, p := range old.sets {
+		if !slices.Contains(c.config.sets, p) {
 			delete(c.members, p)
 		}
 	}

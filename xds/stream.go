@@ -313,8 +313,8 @@ func (st *stream) configLocked() *discoveryv3.DeltaDiscoveryResponse {
 		return nil
 	}
 	if st.members.subscribed {
-		for _, pool := range st.scope.config.pools {
-			if m := st.scope.members[pool]; m != nil && st.members.lacks(pool, m.version) {
+		for _, set := range st.scope.config.sets {
+			if m := st.scope.members[set]; m != nil && st.members.lacks(set, m.version) {
 				return nil // under way is another version; its answer brings us back
 			}
 		}

@@ -236,11 +236,16 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 			problems = append(problems, &config.Problem{Path: path, What: file + " holds no certificate in PEM form"})
 		}
 	}
+	server := func(path string, t *config.ServerTLS) {
+		if t != nil {
+			pair(path+".cert", t.Cert, t.Key)
+			authority(path+".clientCA", t.ClientCA)
+		}
+	}
 	for i, l := range cfg.Listeners {
-		if l.TLS != nil {
-			path := fmt.Sprintf("listeners[%d].tls", i)
-			pair(path+".cert", l.TLS.Cert, l.TLS.Key)
-			authority(path+".clientCA", l.TLS.ClientCA)
+		server(fmt.Sprintf("listeners[%d].tls", i), l.TLS)
+		for j, s := range l.Sections {
+			server(fmt.Sprintf("listeners[%d].sections[%d].tls", i, j), s.TLS)
 		}
 	}
 	for i, p := range cfg.Pools {

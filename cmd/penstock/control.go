@@ -123,20 +123,18 @@ type control struct {
 	g      *gateway
 	client *xds.Client
 	level  *slog.LevelVar
-	ops    string // in place of the configuration's; "" or off: the configuration's
-
-	mu      sync.Mutex
-	members map[string][]config.Member // of external pools, those still to come included
+	ops    string // in place of the configuration's; "": the configuration's
 }
 
 func newControl(g *gateway, level *slog.LevelVar, ops string, o xds.ClientOptions) *control {
 	if ops == "off" {
 		ops = ""
 	}
-	c := &control{g: g, level: level, ops: ops, members: map[string][]config.Member{}}
+	c := &control{g: g, level: level, ops: ops}
 	o.Target, o.Log, o.Metrics = c, g.log, xds.NewClientInstruments(g.reg)
 	c.client = xds.NewClient(o)
 	g.control = c
+	g.acceptFeed()
 	return c
 }
 
@@ -180,50 +178,14 @@ func (c *control) Apply(cfg *config.Config) error {
 	return nil
 }
 
-// SetMembers keeps the members for a configuration that has the pool only
-// later, and gives them to the pool that is there.
+// SetMembers takes the way of all members from outside; see feed.
 func (c *control) SetMembers(pool string, members []config.Member) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.members[pool] = members
-	c.feedLocked(pool)
+	c.g.feed(map[string][]config.Member{pool: members})
 }
 
-// RemoveMembers forgets them. A pool that is there keeps what it has.
+// RemoveMembers forgets those of a pool that no configuration has any more.
 func (c *control) RemoveMembers(pool string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.members, pool)
-}
-
-func (c *control) feedLocked(name string) {
-	members, known := c.members[name]
-	if p := c.g.pooled(name); known && p != nil && p.pool.Config().Members.External {
-		p.pool.SetMembers(members)
-	}
-}
-
-// feed gives every external pool its members after a configuration was swapped
-// in: those that came while it was being built. A nil control has none.
-func (c *control) feed() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name := range c.members {
-		c.feedLocked(name)
-	}
-}
-
-// membersOf are the members that a new external pool begins with.
-func (c *control) membersOf(pool string) []config.Member {
-	if c == nil {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.members[pool]
+	c.g.feed(map[string][]config.Member{pool: nil})
 }
 
 // status is the controller as readiness shows it; nil without one.

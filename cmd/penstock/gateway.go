@@ -51,8 +51,9 @@ type gateway struct {
 	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
-	mu       sync.Mutex // guards pools and servers for readers
+	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
+	members  map[string][]config.Member // what was fed last, by set; nil: nobody calls feed
 	admin    *sideServer
 	ops      *sideServer
 	control  *control // nil: the configuration is a file's
@@ -68,11 +69,15 @@ type pooled struct {
 	remoteCfg config.RemotePicker
 }
 
+// picker is nil for a plain pool.
 func (p *pooled) picker() epp.Picker {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // explainer tells of past picks.
@@ -81,11 +86,15 @@ type explainer interface {
 	Find(requestID string) *epp.Explanation
 }
 
+// explainer is nil for a plain pool.
 func (p *pooled) explainer() explainer {
-	if p.remote != nil {
+	switch {
+	case p.remote != nil:
 		return p.remote
+	case p.scheduler != nil:
+		return p.scheduler
 	}
-	return p.scheduler
+	return nil
 }
 
 // closePicker ends the picker, not the pool.
@@ -252,9 +261,16 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.mu.Lock()
 	before := g.pools
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
+	for name, p := range next { // what was fed may have changed since it was made
+		if before[name] == nil && p.pool.Config().Members.External {
+			p.pool.SetMembers(g.members[name])
+		}
+		if p.remote != nil && p.remoteCfg.External {
+			p.remote.SetEndpoints(g.members[config.PickerSet(name)])
+		}
+	}
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
-	g.control.feed()
 	for name, p := range before {
 		after := next[name]
 		if after == nil {
@@ -284,7 +300,9 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 			return nil, nil, err
 		}
 		if pc.Members.External {
-			next.pool.SetMembers(g.control.membersOf(pc.Name))
+			if err := g.adopt(pc.Name, next.pool); err != nil {
+				return nil, nil, err
+			}
 		}
 		next.pool.Start(context.Background())
 		defer func() {
@@ -292,6 +310,17 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 				next.pool.Close()
 			}
 		}()
+	}
+	if pc.Members.External && before != nil {
+		// The source may have been another one until now.
+		if err := g.feeds(); err != nil {
+			return nil, nil, err
+		}
+		swap := commit
+		commit = func() { swap(); g.adopt(pc.Name, next.pool) }
+	}
+	if pc.Plain {
+		return next, commit, nil
 	}
 	log := g.log.With("pool", pc.Name)
 	if r := pc.Picker.Remote; r != nil {
@@ -302,6 +331,11 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 		c, err := extproc.NewClient(next.pool, *r, extproc.ClientOptions{Log: log, Metrics: g.remoteMetrics, Picks: g.pickMetrics})
 		if err != nil {
 			return nil, nil, fmt.Errorf("picker.remote: %w", err)
+		}
+		if r.External {
+			if err := g.adoptPicker(pc.Name, c); err != nil {
+				return nil, nil, err
+			}
 		}
 		c.Start()
 		next.remote, next.remoteCfg = c, *r

@@ -98,7 +98,7 @@ func runProbe(c *cobra.Command, address string, f *probeFlags) error {
 	if len(p.Body) > 0 && p.Header.Get("Content-Type") == "" {
 		p.Header.Set("Content-Type", "application/json")
 	}
-	if f.tls || f.identity != (certs.Client{}) {
+	if f.tls || !f.identity.IsZero() {
 		if f.identity.ServerName == "" {
 			f.identity.ServerName = host
 		}

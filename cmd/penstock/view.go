@@ -59,7 +59,7 @@ func (g *gateway) readiness() admin.Readiness {
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
 		addr, up := bound[l.Name]
-		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil, Up: up})
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil || len(l.Sections) > 0 && l.Sections[0].TLS != nil, Up: up})
 		if !up && r.Ready {
 			r.Ready, r.Reason = false, "listener "+l.Name+" is not up"
 		}
@@ -118,7 +118,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 	}
 	var out []*epp.Explanation
 	for _, name := range names {
-		if p := g.pooled(name); p != nil {
+		if p := g.pooled(name); p != nil && p.explainer() != nil {
 			out = append(out, p.explainer().Recent(n)...)
 		}
 	}
@@ -128,7 +128,7 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 
 func (g *gateway) findPick(id string) *epp.Explanation {
 	for _, name := range g.poolNames() {
-		if p := g.pooled(name); p != nil {
+		if p := g.pooled(name); p != nil && p.explainer() != nil {
 			if e := p.explainer().Find(id); e != nil {
 				return e
 			}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Penstock Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs reads TLS identities from PEM files.
+// Package certs reads TLS identities from PEM files, or from PEM text.
 //
 // When files are looked at again is for the caller, who has a place where a
 // new identity can be put to use; [Client.Stamp] tells whether there is one.
@@ -12,6 +12,7 @@ package certs
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -25,29 +26,106 @@ type Client struct {
 	Key                string
 	ServerName         string // "": the host that is dialled
 	InsecureSkipVerify bool
+	// The same as PEM text.
+	CAPEM, CertPEM, KeyPEM string
+	// SubjectAltNames, of which the certificate must have one, in place of
+	// ServerName: "dns:NAME" or "uri:URI".
+	SubjectAltNames []string
+}
+
+// IsZero says that c asks for nothing beyond a plain TLS client.
+func (c Client) IsZero() bool {
+	return c.CA == "" && c.Cert == "" && c.Key == "" && c.ServerName == "" && !c.InsecureSkipVerify &&
+		c.CAPEM == "" && c.CertPEM == "" && c.KeyPEM == "" && len(c.SubjectAltNames) == 0
 }
 
 // Config reads the files.
 func (c Client) Config() (*tls.Config, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify}
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, fmt.Errorf("tls.ca: %w", err)
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca: %s holds no PEM certificate", c.CA)
-		}
+	var err error
+	if conf.RootCAs, err = authorities(c.CA, c.CAPEM); err != nil {
+		return nil, fmt.Errorf("tls.ca: %w", err)
 	}
-	if c.Cert != "" || c.Key != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("tls.cert: %w", err)
-		}
-		conf.Certificates = []tls.Certificate{pair}
+	pair, err := keyPair(c.Cert, c.Key, c.CertPEM, c.KeyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("tls.cert: %w", err)
+	}
+	if pair != nil {
+		conf.Certificates = []tls.Certificate{*pair}
+	}
+	if len(c.SubjectAltNames) > 0 && !c.InsecureSkipVerify {
+		// crypto/tls knows one name and no URIs: it leaves all to verify, which
+		// runs on resumed sessions too.
+		conf.InsecureSkipVerify = true
+		conf.VerifyConnection = func(s tls.ConnectionState) error { return verify(s, conf.RootCAs, c.SubjectAltNames) }
 	}
 	return conf, nil
+}
+
+// verify checks the chain and that the certificate has one of the names.
+func verify(s tls.ConnectionState, roots *x509.CertPool, names []string) error {
+	if len(s.PeerCertificates) == 0 {
+		return errors.New("tls: the server showed no certificate")
+	}
+	leaf := s.PeerCertificates[0]
+	o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+	for _, cert := range s.PeerCertificates[1:] {
+		o.Intermediates.AddCert(cert)
+	}
+	if _, err := leaf.Verify(o); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if dns, ok := strings.CutPrefix(name, "dns:"); ok && leaf.VerifyHostname(dns) == nil {
+			return nil
+		}
+		if uri, ok := strings.CutPrefix(name, "uri:"); ok {
+			for _, u := range leaf.URIs {
+				if u.String() == uri {
+					return nil
+				}
+			}
+		}
+	}
+	return errors.New("tls: the server's certificate has none of the names that are expected")
+}
+
+// authorities are those of a file or a text; nil: the system's.
+func authorities(file, text string) (*x509.CertPool, error) {
+	if file == "" && text == "" {
+		return nil, nil
+	}
+	pem, from := []byte(text), "the text"
+	if file != "" {
+		var err error
+		if pem, err = os.ReadFile(file); err != nil {
+			return nil, err
+		}
+		from = file
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", from)
+	}
+	return pool, nil
+}
+
+// keyPair is the certificate of two files or of two texts; nil: none is named.
+func keyPair(cert, key, certText, keyText string) (*tls.Certificate, error) {
+	var pair tls.Certificate
+	var err error
+	switch {
+	case certText != "" || keyText != "":
+		pair, err = tls.X509KeyPair([]byte(certText), []byte(keyText))
+	case cert != "" || key != "":
+		pair, err = tls.LoadX509KeyPair(cert, key)
+	default:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pair, nil
 }
 
 // Stamp differs when one of the files has changed.

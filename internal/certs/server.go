@@ -5,21 +5,23 @@ package certs
 
 import (
 	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 )
 
-// Server is a server's identity in PEM files. They are looked at on a
-// handshake, at most once a second, and read again when they have changed; what
-// cannot be read changes nothing.
+// Server is a server's identity in PEM files or in PEM text. Files are looked at
+// on a handshake, at most once a second, and read again when they have changed;
+// what cannot be read changes nothing.
 type Server struct {
 	Cert, Key string
-	ClientCA  string      // set: a client certificate is required
-	Protocols []string    // by ALPN
-	Complain  func(error) // about files that cannot be read; nil: to nobody
+	ClientCA  string // set: a client certificate is required
+	// The same as PEM text.
+	CertPEM, KeyPEM, ClientCAPEM string
+	AcceptInvalid                bool        // ask for a client certificate and take any, or none
+	Protocols                    []string    // by ALPN
+	Complain                     func(error) // about files that cannot be read; nil: to nobody
 
 	mu     sync.Mutex
 	looked time.Time
@@ -41,6 +43,10 @@ func (s *Server) Config() (*tls.Config, error) {
 	}, nil
 }
 
+// Current is the configuration of this moment, for one handshake. Config must
+// have succeeded before.
+func (s *Server) Current() *tls.Config { return s.current() }
+
 // lookEvery bounds how often the files are looked at.
 const lookEvery = time.Second
 
@@ -58,24 +64,28 @@ func (s *Server) current() *tls.Config {
 func (s *Server) load() error {
 	s.looked = time.Now()
 	stamp := Stamp(s.Cert, s.Key, s.ClientCA)
-	if stamp == s.stamp {
+	if s.conf != nil && stamp == s.stamp {
 		return nil
 	}
-	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	pair, err := keyPair(s.Cert, s.Key, s.CertPEM, s.KeyPEM)
 	if err != nil {
 		return fmt.Errorf("tls: %w", err)
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: s.Protocols}
-	if s.ClientCA != "" {
-		pem, err := os.ReadFile(s.ClientCA)
-		if err != nil {
-			return fmt.Errorf("tls: %w", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("tls: %s holds no PEM certificate", s.ClientCA)
-		}
+	if pair == nil {
+		return errors.New("tls: there is no certificate")
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, NextProtos: s.Protocols}
+	if conf.ClientCAs, err = authorities(s.ClientCA, s.ClientCAPEM); err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	switch {
+	case s.AcceptInvalid:
+		conf.ClientAuth = tls.RequestClientCert
+	case conf.ClientCAs != nil:
 		conf.ClientAuth = tls.RequireAndVerifyClientCert
+		// A ticket vouches for a certificate that was checked at another time,
+		// maybe against other authorities: each handshake here is a whole one.
+		conf.SessionTicketsDisabled = true
 	}
 	s.conf, s.stamp = conf, stamp
 	return nil

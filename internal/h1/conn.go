@@ -33,6 +33,7 @@ type Conn struct {
 	until  time.Time       // the deadline that Send set; zero: none
 	begun  *bufio.Reader   // holds the beginning of an answer that Arrived has seen
 	upload chan error      // of a body that is sent beside the reading; nil: all is sent
+	body   io.Closer       // of the request being uploaded
 	failed bool            // the request was not sent whole
 }
 
@@ -77,7 +78,7 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.begin(ctx)
 	var refused error
-	if req.ContentLength >= 0 && req.ContentLength <= inlineBody {
+	if slow, ok := req.Body.(Slow); req.ContentLength >= 0 && req.ContentLength <= inlineBody && !(ok && slow.Slow()) {
 		if refused = c.send(req, trace); refused != nil {
 			// It may have said why before it closed.
 			c.failed = true
@@ -87,8 +88,8 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 	} else {
-		c.upload = make(chan error, 1)
-		go func() { c.upload <- c.send(req, trace) }()
+		c.upload, c.body = make(chan error, 1), req.Body
+		go c.sendBeside(req, trace, c.upload)
 	}
 	res, err := c.receive(req, trace)
 	if err != nil && refused != nil {
@@ -98,6 +99,43 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, c.broken(err)
 	}
 	return res, nil
+}
+
+// Slow is a request body whose Read may have to wait for somebody. It is sent
+// beside the reading of the answer whatever its size, which may come first. Its
+// Close ends a Read that waits, and returns when none is under way.
+type Slow interface {
+	io.ReadCloser
+	Slow() bool
+}
+
+// sendBeside sends the request while the answer is read. A body that cannot be
+// read to its end leaves the server waiting for the rest: then the exchange
+// ends. A server that takes no more of it may still have something to say.
+func (c *Conn) sendBeside(req *http.Request, trace *httptrace.ClientTrace, done chan<- error) {
+	watched := &watchedBody{ReadCloser: req.Body}
+	out := *req
+	out.Body = watched
+	err := c.send(&out, trace)
+	if watched.err != nil {
+		err = watched.err
+		c.interrupt()
+	}
+	done <- err
+}
+
+// watchedBody remembers why a body could not be read.
+type watchedBody struct {
+	io.ReadCloser
+	err error
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		b.err = err
+	}
+	return n, err
 }
 
 // Send, Arrived and Receive are RoundTrip in steps, for a caller who asks on many
@@ -285,7 +323,7 @@ func (c *Conn) release(dirty bool) {
 	if c.upload != nil {
 		select {
 		case err := <-c.upload:
-			c.upload, c.failed = nil, err != nil
+			c.upload, c.body, c.failed = nil, nil, err != nil
 		default: // the answer came before the end of the upload
 		}
 	}
@@ -313,8 +351,9 @@ func (c *Conn) Close() error {
 	}
 	err := c.tcp.Close()
 	if c.upload != nil {
+		c.body.Close() // which may be all that it waits for
 		<-c.upload
-		c.upload = nil
+		c.upload, c.body = nil, nil
 	}
 	return err
 }

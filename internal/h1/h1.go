@@ -50,8 +50,8 @@ type idleConn struct {
 // WroteRequest, GotFirstResponseByte and Got1xxResponse, the second from
 // another goroutine if the request's body is large. The body of the answer is a
 // [Body], or an io.ReadWriteCloser after 101. Ending the request's context ends
-// the exchange at any point, the reading of the body included. The request's
-// body must not block.
+// the exchange at any point, the reading of the body included. A request's body
+// that may block must be [Slow].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	c, reused, err := t.connection(ctx, req.URL.Host)
