@@ -124,6 +124,27 @@ func TestMakeBeforeBreak(t *testing.T) {
 	}
 }
 
+// The endpoints of a remote picker are a set like the members of its pool.
+func TestPickersAreSets(t *testing.T) {
+	c := newController(t)
+	cfg := configOf("a")
+	cfg.Pools[0].Picker.Remote = &config.RemotePicker{External: true}
+	cfg.SetDefaults()
+	c.server.SetMembers(gw, "a", members("10.0.0.1:1"))
+	c.server.Publish(gw, cfg)
+	if s := c.server.Status(gw); !slices.Equal(s.Waiting, []string{config.PickerSet("a")}) {
+		t.Errorf("status %+v", s)
+	}
+	g := c.gateway(gw, "p")
+	c.server.SetMembers(gw, config.PickerSet("a"), members("10.0.0.9:9002"))
+	eventually(t, "configuration", func() bool { return g.has("a") })
+	if _, m, _, _ := g.view(); len(m) != 2 {
+		t.Errorf("members %v", m)
+	}
+	c.server.Publish(gw, configOf("a"))
+	eventually(t, "the picker's to go", func() bool { _, m, _, _ := g.view(); return len(m) == 1 })
+}
+
 // A refused configuration leaves the old one in force there, with the members
 // of a pool that the new one no longer has.
 func TestRefusalKeepsMembers(t *testing.T) {

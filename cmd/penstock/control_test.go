@@ -5,7 +5,10 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/extproc/extproctest"
 	"github.com/penstock/penstock/xds"
 )
 
@@ -133,4 +137,41 @@ func TestControllersConfigurationIsChecked(t *testing.T) {
 	if m := c.g.pooled("a").pool.Snapshot().Members; len(m) != 1 {
 		t.Errorf("members %v", m)
 	}
+}
+
+// A picker elsewhere whose addresses come from the controller is asked where
+// they are, from the first request on.
+func TestExternalPickerIsTold(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"choices":[]}`)
+	}))
+	t.Cleanup(server.Close)
+	member := strings.TrimPrefix(server.URL, "http://")
+	one, two := extproctest.Start(t, extproctest.Good(member), nil), extproctest.Start(t, extproctest.Good(member), nil)
+	c := testControl(t)
+	cfg := externalConfig(t, "ns/a")
+	r := config.RemotePicker{External: true}
+	cfg.Pools[0].Picker.Remote = &r
+	cfg.SetDefaults()
+	c.SetMembers("ns/a", []config.Member{{Address: member}})
+	c.SetMembers(config.PickerSet("ns/a"), []config.Member{{Address: one.Address}})
+	if err := c.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() int {
+		res, err := http.Post("http://"+c.g.proxy.Addresses()["public"]+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"chat","messages":[{"role":"user","content":"hi"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	if code := ask(); code != http.StatusOK || one.Streams.Load() != 1 {
+		t.Fatalf("%d, %d streams", code, one.Streams.Load())
+	}
+	c.SetMembers(config.PickerSet("ns/a"), []config.Member{{Address: two.Address}})
+	waitFor(t, "the other picker", func() bool { ask(); return two.Streams.Load() > 0 })
+	c.SetMembers(config.PickerSet("ns/a"), []config.Member{})
+	waitFor(t, "no picker", func() bool { return ask() == http.StatusServiceUnavailable })
 }
