@@ -144,9 +144,10 @@ func (s *Server) Close(ctx context.Context) {
 }
 
 // Lead says whether this replica is the one to ask. One that does not lead
-// refuses, and clients turn to the next. What was published is forgotten when
-// leading ends: another replica knows better from then on, and should this one
-// lead again, nobody must get what is old by then.
+// refuses, and clients turn to the next; it takes nothing, and what was
+// published is forgotten when leading ends: another replica knows better from
+// then on, and should this one lead again, nobody must get what is old by then.
+// So a controller publishes everything once it leads, not before.
 func (s *Server) Lead(lead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +177,8 @@ func errNotLeader() error {
 // only one: one that was published meanwhile is never seen. Sets
 // that it no longer has are forgotten. cfg must be complete (see
 // [config.Config.SetDefaults]) and is not looked at after. The error is of one
-// that is too large to be sent; then nothing changes.
+// that is too large to be sent, or of a server that does not lead; then nothing
+// changes.
 func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 	value := cfg.Encode()
 	if len(value) > maxMessage/2 {
@@ -185,6 +187,9 @@ func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 	next := &published{resource: newResource(ConfigType, ConfigName, value)}
 	next.sets = externalSets(cfg)
 	c := s.scope(g)
+	if c == nil {
+		return errors.New("this replica does not lead")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.sets, next.sets) {
@@ -202,6 +207,9 @@ func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 func (s *Server) SetMembers(g Gateway, set string, members []config.Member) {
 	next := newResource(MembersType, set, encodeMembers(members))
 	c := s.scope(g)
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.members[set]; old != nil && old.version == next.version {
@@ -216,6 +224,9 @@ func (s *Server) SetMembers(g Gateway, set string, members []config.Member) {
 // configuration has goes with it, see [Server.Publish].
 func (s *Server) RemoveMembers(g Gateway, set string) {
 	c := s.scope(g)
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range []*published{c.config, c.next} {
@@ -305,10 +316,13 @@ func newResource(typeURL, name string, value []byte) *resource {
 	return &resource{name: name, version: versionOf(value), value: packed(typeURL, value), made: time.Now()}
 }
 
-// scope finds or makes the scope of g.
+// scope finds or makes the scope of g; nil: this server does not lead.
 func (s *Server) scope(g Gateway) *scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.leading == nil {
+		return nil
+	}
 	c := s.gateways[g]
 	if c == nil {
 		c = &scope{removed: make(chan struct{}), members: map[string]*resource{}, streams: map[*stream]struct{}{}}

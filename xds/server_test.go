@@ -228,10 +228,13 @@ func TestEmptyControllerTakesNothing(t *testing.T) {
 func TestLeaderChanges(t *testing.T) {
 	c := newController(t)
 	c.server.Lead(false)
-	c.server.Publish(gw, configOf())
+	if err := c.server.Publish(gw, configOf()); err == nil {
+		t.Error("a replica that does not lead takes a configuration")
+	}
 	g := c.gateway(gw, "p")
 	eventually(t, "refusal", func() bool { return strings.Contains(g.client.Status().Error, "does not lead") })
 	c.server.Lead(true)
+	c.server.Publish(gw, configOf())
 	eventually(t, "configuration", func() bool { return g.has() })
 	c.server.Lead(false)
 	eventually(t, "loss", func() bool { return !g.client.Status().Connected })
@@ -262,7 +265,6 @@ func TestSeveralReplicas(t *testing.T) {
 	o.Lookup = func(context.Context, string) ([]string, error) { return []string{"127.0.0.2", "127.0.0.1"}, nil }
 	g.run(o)
 	eventually(t, "configuration", func() bool { return g.has() })
-	follower.server.Publish(gw, configOf())
 	follower.server.Lead(true)
 	follower.server.SetMembers(gw, "a", nil)
 	follower.server.Publish(gw, configOf("a"))
