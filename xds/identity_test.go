@@ -165,7 +165,7 @@ func TestWhoIsNotAskedRight(t *testing.T) {
 		t.Errorf("unknown Gateway: %v", err)
 	}
 	// A certificate that has ended is of no more use, also to a stream.
-	stream, err := ads(t, c, xds.Certify(t, c.authority, gw, "p", time.Second))
+	stream, err := ads(t, c, xds.Certify(t, c.authority, gw, "p", 4*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,6 @@
 // SPDX-FileCopyrightText: The Penstock Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The race detector makes a thousand handshakes take minutes.
-
-//go:build !race
-
 package xds_test
 
 import (
@@ -19,13 +15,18 @@ import (
 	"github.com/penstock/penstock/xds"
 )
 
-// Many gateways of one Gateway come at once, get everything, lose the
-// controller and come back.
-func TestManyClients(t *testing.T) {
-	n := 500
-	if testing.Short() {
-		n = 50
+func TestManyClients(t *testing.T) { manyClients(t, 40) }
+
+// BenchmarkManyClients is for a fleet; both ends run in this process.
+func BenchmarkManyClients(b *testing.B) {
+	for b.Loop() {
+		manyClients(b, 500)
 	}
+}
+
+// manyClients has gateways of one Gateway come at once, get everything, lose
+// the controller and come back.
+func manyClients(t testing.TB, n int) {
 	c := newController(t, func(o *xds.ServerOptions) { o.Log = nil })
 	publish := func() {
 		c.server.SetMembers(gw, "a", fleet(50, "10.9.9.9:1"))

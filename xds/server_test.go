@@ -328,7 +328,7 @@ func TestChurnIsCoalesced(t *testing.T) {
 	took := time.Since(start)
 	eventually(t, "the last", func() bool { _, m, _, _ := g.view(); return len(m["a"]) == 1 && m["a"][0].Address == "10.0.2.100:1" })
 	_, _, _, sets := g.view()
-	if most := int(took/(50*time.Millisecond)) + 3; sets > most || sets < 10 {
+	if most := int(took/(50*time.Millisecond)) + 3; sets > most || sets < 3 {
 		t.Errorf("%d sendings in %s, want at most %d", sets, took, most)
 	}
 	t.Logf("%d changes in %s: %d sendings", changes, took.Round(time.Millisecond), sets)
@@ -363,7 +363,7 @@ func TestUnreadableMembers(t *testing.T) {
 func TestManyPools(t *testing.T) {
 	c := newController(t)
 	var names []string
-	for i := range 60 {
+	for i := range 30 {
 		names = append(names, fmt.Sprintf("p%02d", i))
 		c.server.SetMembers(gw, names[i], fleet(2000, fmt.Sprintf("h%d:1", i)))
 	}
@@ -372,7 +372,7 @@ func TestManyPools(t *testing.T) {
 	}
 	g := c.gateway(gw, "p")
 	eventually(t, "configuration", func() bool { return g.has(names...) })
-	if _, m, _, _ := g.view(); len(m) != 60 || len(g.lacked) > 0 {
+	if _, m, _, _ := g.view(); len(m) != 30 || len(g.lacked) > 0 {
 		t.Errorf("%d pools, without members: %v", len(m), g.lacked)
 	}
 }

@@ -284,7 +284,7 @@ func write(t testing.TB, path, text string) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 3000 { // a machine may be busy
+	for range 6000 { // a machine may be busy
 		if ok() {
 			return
 		}
