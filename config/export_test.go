@@ -10,9 +10,6 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Sparse is Redacted without what has its default.
-func (c *Config) Sparse() []byte { p := printer{}; return p.document(reflect.ValueOf(c).Elem()) }
-
 // DecodeInto decodes text into any struct, as the front end does with Config.
 func DecodeInto(name string, text []byte, env map[string]string, out any) Problems {
 	root, ps := readTree(name, text)

@@ -22,6 +22,12 @@ func (c *Config) Redacted() []byte {
 	return p.document(reflect.ValueOf(c).Elem())
 }
 
+// Sparse is Redacted without the fields that have their default.
+func (c *Config) Sparse() []byte {
+	p := printer{}
+	return p.document(reflect.ValueOf(c).Elem())
+}
+
 // printer writes YAML in block style, keys in the order of the types. Every
 // string that plain YAML could read otherwise is quoted.
 type printer struct {

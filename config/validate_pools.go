@@ -89,9 +89,6 @@ func (v *validator) remotePicker(path string, p *PickerRef) {
 
 func (v *validator) members(path string, m *Members) {
 	var sources []string
-	if m.External {
-		sources = append(sources, "external")
-	}
 	if m.Static != nil {
 		sources = append(sources, "static")
 	}

@@ -146,7 +146,7 @@ func (t *translation) attach(r *route, list []*listener, hosts []string) ([]atta
 	}
 	switch {
 	case !allowed:
-		return nil, &problem{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("no listener's allowedRoutes admits a %s of namespace %s", r.self.kind, r.self.Namespace)}
+		return nil, &problem{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("no listener's allowedRoutes admits kind %s of namespace %s", r.self.kind, r.self.Namespace)}
 	case out == nil:
 		return nil, &problem{string(gatewayv1.RouteReasonNoMatchingListenerHostname), "no hostname of the route is one of a listener"}
 	}

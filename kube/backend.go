@@ -6,6 +6,7 @@ package kube
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,7 +83,11 @@ func (t *translation) resolveBackend(from kindRef, ref gatewayv1.BackendObjectRe
 	}
 	if to.kind == kindInferencePool {
 		// "port is ignored" there, set or not.
-		return t.inferencePool(to)
+		b, bad := t.inferencePool(to)
+		if bad == nil && grpc && b.pool.Protocol != config.H2C {
+			return nil, &problem{string(gatewayv1.RouteReasonUnsupportedProtocol), fmt.Sprintf("InferencePool %s has no appProtocol for gRPC; it needs kubernetes.io/h2c", to.NamespacedName)}
+		}
+		return b, bad
 	}
 	return t.serviceBackend(to, ref.Port, grpc)
 }
@@ -156,7 +161,8 @@ func serviceProtocol(port *corev1.ServicePort, policy *tlsPolicy, grpc bool) (co
 	if grpc {
 		protocol = config.H2C
 	}
-	switch p := deref(port.AppProtocol, ""); p {
+	// Names without a domain are those of IANA, in any case.
+	switch p := strings.ToLower(deref(port.AppProtocol, "")); p {
 	case "":
 	case "http":
 		if grpc {
@@ -187,7 +193,7 @@ func serviceProtocol(port *corev1.ServicePort, policy *tlsPolicy, grpc bool) (co
 // missingPool is a pool without members: requests for a model whose target is
 // not to be had get 503, as those of a pool that has no ready member.
 func (t *translation) missingPool(name types.NamespacedName) *backend {
-	key := bounded(name.Namespace + "." + name.Name + "_missing")
+	key := long(name.Namespace, name.Name, "missing")
 	b, ok := t.backends[key]
 	if !ok {
 		b = &backend{pool: config.Pool{Name: key, Members: config.Members{External: true}, Metrics: config.Metrics{Off: true}, Picker: config.PickerRef{Profile: "default"}}}

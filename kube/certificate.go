@@ -38,12 +38,12 @@ func (x *index) keyPairOf(name types.NamespacedName) *keyPair {
 	}
 	k.cert, k.key = string(s.Data[corev1.TLSCertKey]), string(s.Data[corev1.TLSPrivateKeyKey])
 	if k.cert == "" || k.key == "" {
-		k.err = fmt.Errorf("Secret %s has no %s and %s", name, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+		k.err = fmt.Errorf("the Secret %s has no %s and %s", name, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
 		return k
 	}
 	if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil {
 		// The error of the library may quote the PEM block's type, never a key.
-		k.err = fmt.Errorf("Secret %s holds no key pair: %w", name, err)
+		k.err = fmt.Errorf("the Secret %s holds no key pair: %w", name, err)
 	}
 	return k
 }
@@ -70,7 +70,7 @@ func (x *index) keyPairRef(from kindRef, ref gatewayv1.SecretObjectReference, re
 }
 
 func notPermitted(from, to kindRef) string {
-	return fmt.Sprintf("no ReferenceGrant in namespace %s lets a %s of namespace %s refer to %s %s", to.Namespace, from.kind, from.Namespace, to.kind, to.Name)
+	return fmt.Sprintf("no ReferenceGrant in namespace %s lets kind %s of namespace %s refer to %s %s", to.Namespace, from.kind, from.Namespace, to.kind, to.Name)
 }
 
 // bundleReasons are the reasons of a reference to certificate authorities.

@@ -271,14 +271,14 @@ func (f *filters) backend(ref gatewayv1.BackendRef, list []gatewayv1.HTTPRouteFi
 	return out, nil
 }
 
-// originForm is what a CORS origin may be: "*", or scheme, host and port, with
-// a star for the leftmost labels of the host.
-var originForm = regexp.MustCompile(`^(\*|[a-z][a-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?)$`)
+// originForm is what a CORS origin may be besides "*": scheme, host and port,
+// where a star may stand for the leftmost labels of the host.
+var originForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)(:[0-9]{1,5})?$`)
 
 func cors(spec *gatewayv1.HTTPCORSFilter) (*config.CORS, *problem) {
 	out := &config.CORS{AllowCredentials: deref(spec.AllowCredentials, false)}
 	for _, o := range spec.AllowOrigins {
-		if !originForm.MatchString(string(o)) {
+		if o != "*" && !originForm.MatchString(string(o)) {
 			return nil, unsupported("cors.allowOrigins: %q is not an origin", o)
 		}
 		out.AllowOrigins = append(out.AllowOrigins, string(o))
@@ -332,13 +332,15 @@ func isText(s string) bool {
 }
 
 func isRegex(s string) bool {
-	_, err := regexp.Compile(s)
+	_, err := regexp.Compile(`\A(?:` + s + `)\z`)
 	return err == nil && len(s) <= 4096
 }
 
 // isPath says whether s can be a path that is matched or sent.
 func isPath(s string) bool {
-	if !strings.HasPrefix(s, "/") || strings.ContainsAny(s, "?#\\") || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7F }) {
+	// None of these is in a path of a request after it was normalised.
+	unclean := strings.Contains(s, "//") || strings.Contains(s+"/", "/./") || strings.Contains(s+"/", "/../") || strings.Contains(strings.ToLower(s), "%2f")
+	if !strings.HasPrefix(s, "/") || unclean || strings.ContainsAny(s, "?#\\") || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7F }) {
 		return false
 	}
 	_, err := url.PathUnescape(s)

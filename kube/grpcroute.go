@@ -16,7 +16,7 @@ import (
 // mediaType is what every gRPC request says of its body; routes for gRPC and
 // for other HTTP share hosts by it.
 func mediaType() config.FieldMatch {
-	return config.FieldMatch{Name: "content-type", Type: "regex", Value: `^application/grpc(\+|;|$)`}
+	return config.FieldMatch{Name: "content-type", Type: "regex", Value: `application/grpc([+;].*)?`}
 }
 
 // compileGRPCRoute turns a GRPCRoute into rules of HTTP: a method is the path
@@ -26,7 +26,7 @@ func (t *translation) compileGRPCRoute(r *gatewayv1.GRPCRoute) *compiled {
 	self := kindRef{gatewayGroup, kindGRPCRoute, nameOf(r)}
 	for i := range r.Spec.Rules {
 		spec := &r.Spec.Rules[i]
-		rule := config.HTTPRule{Name: string(deref(spec.Name, ""))}
+		rule := config.HTTPRule{Name: c.ruleName(spec.Name)}
 		bad := grpcMatches(spec.Matches, &rule)
 		if bad != nil {
 			rule.Matches = nil

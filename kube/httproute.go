@@ -6,6 +6,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // Gateway alike.
 type compiled struct {
 	name       string
+	names      []string // of rules
 	rules      []config.HTTPRule
 	backends   []*backend
 	invalid    *problem // the whole route cannot be served
@@ -54,6 +56,17 @@ func (c *compiled) add(i int, rule config.HTTPRule, bad *problem) {
 	}
 }
 
+// ruleName is the name of a rule, for records. A name that is there already, or
+// is none, is left out: the schema of v1.7 has them unique.
+func (c *compiled) ruleName(name *gatewayv1.SectionName) string {
+	s := string(deref(name, ""))
+	if len(s) > longName || !longForm.MatchString(s) || slices.Contains(c.names, s) {
+		return ""
+	}
+	c.names = append(c.names, s)
+	return s
+}
+
 // seal decides what rules that were dropped mean for the route: only where none
 // is left it is not accepted.
 func (c *compiled) seal(rules int) *compiled {
@@ -70,7 +83,7 @@ func (t *translation) compileHTTPRoute(r *gatewayv1.HTTPRoute) *compiled {
 	self := kindRef{gatewayGroup, kindHTTPRoute, nameOf(r)}
 	for i := range r.Spec.Rules {
 		spec := &r.Spec.Rules[i]
-		rule := config.HTTPRule{Name: string(deref(spec.Name, ""))}
+		rule := config.HTTPRule{Name: c.ruleName(spec.Name)}
 		bad := httpMatches(spec.Matches, &rule)
 		if bad != nil {
 			rule.Matches = nil
@@ -128,7 +141,7 @@ func httpMatches(list []gatewayv1.HTTPRouteMatch, rule *config.HTTPRule) *proble
 				return bad
 			}
 		}
-		if out.Method != "" && !isToken(out.Method) {
+		if out.Method != "" && (!isToken(out.Method) || strings.ToUpper(out.Method) != out.Method) {
 			return unsupported("method %q is none", out.Method)
 		}
 		for _, h := range m.Headers {

@@ -318,7 +318,7 @@ func overlaps(list []*listener) {
 func (l *listener) conditions(generation int64) []metav1.Condition {
 	programmed := l.notProgrammed()
 	out := []metav1.Condition{
-		condition(string(gatewayv1.ListenerConditionAccepted), generation, l.refused, string(gatewayv1.ListenerReasonAccepted), "the listener is served"),
+		condition(string(gatewayv1.ListenerConditionAccepted), generation, l.refused, string(gatewayv1.ListenerReasonAccepted), "the listener is valid"),
 		condition(string(gatewayv1.ListenerConditionProgrammed), generation, programmed, string(gatewayv1.ListenerReasonProgrammed), "configuration has been sent to the data plane"),
 		condition(string(gatewayv1.ListenerConditionResolvedRefs), generation, l.unresolved, string(gatewayv1.ListenerReasonResolvedRefs), "all references are resolved"),
 	}

@@ -92,10 +92,7 @@ func (t *translation) listenerSetStatuses() {
 		st.Conditions = append(st.Conditions, accepted,
 			condition(string(gatewayv1.ListenerSetConditionProgrammed), gen, programmed, string(gatewayv1.ListenerSetReasonProgrammed), "configuration has been sent to the data plane"))
 		for _, l := range set.listeners {
-			ls := l.status(gen)
-			st.Entries = append(st.Entries, gatewayv1.ListenerEntryStatus{
-				Name: ls.Name, SupportedKinds: ls.SupportedKinds, AttachedRoutes: ls.AttachedRoutes, Conditions: ls.Conditions,
-			})
+			st.Entries = append(st.Entries, gatewayv1.ListenerEntryStatus(l.status(gen)))
 		}
 	}
 }

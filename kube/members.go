@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"net"
 	"slices"
 	"strconv"
@@ -23,30 +24,33 @@ func activePorts() []string {
 	return []string{"inference.networking.k8s.io/active-ports", "llm-d.ai/active-ports"}
 }
 
-// Labels of members beside those of their pods.
-const (
-	podLabel = "penstock.dev/pod"
-)
+// podLabel is a label of members beside those of their pods: the pod's name.
+const podLabel = "penstock.dev/pod"
 
 // Members are the members of each source's set, in the order of their
-// addresses: every set has an entry. Of the objects only Pods and
+// addresses: every set has an entry, if an empty one. Of the objects only Pods and
 // EndpointSlices are read, and those of other namespaces may be left out.
 func Members(o *Objects, sources []*Source) map[string][]config.Member {
-	pods := map[string][]*corev1.Pod{}
+	// Pods are found by one label of each selector, so that the cost is that of
+	// the pods and not that of pods times pools.
+	pods := map[podKey][]*corev1.Pod{}
 	slicesOf := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
 	for _, s := range sources {
 		if s.Service != "" {
 			slicesOf[types.NamespacedName{Namespace: s.Namespace, Name: s.Service}] = nil
 		} else {
-			pods[s.Namespace] = nil
+			pods[s.podKey()] = nil
 		}
 	}
 	for _, p := range o.Pods {
-		if p == nil {
+		if p == nil || !isReady(p) {
 			continue
 		}
-		if list, ok := pods[p.Namespace]; ok && isReady(p) {
-			pods[p.Namespace] = append(list, p)
+		for k, v := range p.Labels {
+			at := podKey{p.Namespace, k, v}
+			if list, ok := pods[at]; ok {
+				pods[at] = append(list, p)
+			}
 		}
 	}
 	for _, e := range o.EndpointSlices {
@@ -64,12 +68,36 @@ func Members(o *Objects, sources []*Source) map[string][]config.Member {
 		if s.Service != "" {
 			list = s.endpoints(slicesOf[types.NamespacedName{Namespace: s.Namespace, Name: s.Service}])
 		} else {
-			list = s.pods(pods[s.Namespace])
+			list = s.pods(pods[s.podKey()])
 		}
-		slices.SortFunc(list, func(a, b config.Member) int { return strings.Compare(a.Address, b.Address) })
+		slices.SortFunc(list, compareMembers)
+		if list == nil {
+			list = []config.Member{} // there are none, which is something to tell
+		}
 		out[s.Set] = slices.CompactFunc(list, func(a, b config.Member) bool { return a.Address == b.Address })
 	}
 	return out
+}
+
+// compareMembers orders by address, and two that claim one address so that the
+// same always wins.
+func compareMembers(a, b config.Member) int {
+	return cmp.Or(strings.Compare(a.Address, b.Address), strings.Compare(a.Labels[podLabel], b.Labels[podLabel]))
+}
+
+// podKey is a label of pods in a namespace.
+type podKey struct{ namespace, label, value string }
+
+// podKey is one label of the selector; without a selector it is no label at
+// all, which no pod has.
+func (s *Source) podKey() podKey {
+	at := podKey{namespace: s.Namespace}
+	for k, v := range s.Selector {
+		if at.label == "" || k < at.label {
+			at.label, at.value = k, v
+		}
+	}
+	return at
 }
 
 // isReady says that a pod takes requests: ready, with an address, and not on

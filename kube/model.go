@@ -69,7 +69,7 @@ func (t *translation) attachModels() {
 		s.resolveAliases()
 	}
 	for _, m := range list {
-		t.routeStatus(m.route, m.parents, "the names are served", func(p *parent) []metav1.Condition {
+		t.routeStatus(m.route, m.parents, "the Model is attached", func(p *parent) []metav1.Condition {
 			unresolved := m.unresolved
 			if u := p.scope.modelUse(m); u != nil && u.dangling != nil {
 				unresolved = u.dangling
@@ -144,26 +144,21 @@ func (s *scope) refuses(m *model) *problem {
 	if s.policy != nil {
 		s.policy.apply(c)
 	}
-	var others []config.Model
+	c.Models = nil
+	if alias := m.proto.Alias; alias != "" {
+		if slices.Contains(m.names, alias) {
+			return unsupported("an alias may not point to itself")
+		}
+		// Whether it leads anywhere is found out later; here it does.
+		c.Models = append(c.Models, config.Model{Name: alias, Targets: []config.Target{{Pool: c.Pools[0].Name}}})
+	}
 	for _, n := range m.names {
 		out := m.proto
-		out.Name = n
-		out.Targets = slices.Clone(out.Targets)
+		out.Name, out.Targets = n, slices.Clone(out.Targets)
 		for i := range out.Targets {
 			out.Targets[i].Pool = c.Pools[0].Name
 		}
-		if out.Alias != "" {
-			// Whether it leads anywhere is found out later; here it may.
-			others = append(others, config.Model{Name: out.Alias, Targets: []config.Target{{Pool: c.Pools[0].Name}}})
-		}
-		others = append(others, out)
-	}
-	c.Models = slices.CompactFunc(others, func(a, b config.Model) bool { return a.Name == b.Name && m.proto.Alias == a.Name })
-	if m.proto.Alias != "" {
-		c.Models = append([]config.Model{others[0]}, slices.DeleteFunc(c.Models, func(o config.Model) bool { return o.Name == m.proto.Alias })...)
-		if slices.Contains(m.names, m.proto.Alias) {
-			return unsupported("an alias may not point to itself")
-		}
+		c.Models = append(c.Models, out)
 	}
 	c.SetDefaults()
 	if bad := policyProblem(c.Validate()); bad != nil {

@@ -13,58 +13,70 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Names in a configuration are bounded (63 characters) and become labels of
-// metrics, so they are made of what a person knows: namespace, name, port. What
-// joins the parts may stand in none of them: a namespace has no dot, and no
-// name in Kubernetes has an underscore.
+// Names in a configuration are bounded and become labels of metrics, so they are
+// made of what a person knows: namespace, name, port. What joins the parts
+// stands in none of them, and things of different kinds have names of
+// different forms: a pool for an InferencePool is "namespace/name", one for a
+// port of a Service "namespace/name/port".
 
-const maxName = 63
+const (
+	longName  = 253 // of pools and HTTP routes
+	shortName = 63  // of everything else
+)
 
-// plainName is what config accepts as a name.
-var plainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+var (
+	longForm  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	shortForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+)
 
-// bounded is s if it is a name, else a name that only s has.
-func bounded(s string) string {
-	if len(s) <= maxName && plainName.MatchString(s) {
+func long(parts ...string) string { return bounded(strings.Join(parts, "/"), longName, longForm) }
+
+func short(s string) string { return bounded(s, shortName, shortForm) }
+
+// bounded is s if it is a name of the form, else a name that only s has.
+func bounded(s string, most int, form *regexp.Regexp) string {
+	if len(s) <= most && form.MatchString(s) {
 		return s
 	}
 	sum := sha256.Sum256([]byte(s))
 	clean := strings.Map(func(r rune) rune {
 		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '-', r == '_':
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '-', r == '_', r == '/' && most == longName:
 			return r
 		}
 		return -1
 	}, s)
-	clean = strings.TrimLeft(clean, "._-")
 	const digest = 10
-	clean = clean[:min(len(clean), maxName-digest-1)]
-	if clean == "" {
+	clean = strings.TrimLeft(clean, "./_-")
+	if clean = clean[:min(len(clean), most-digest-1)]; clean == "" {
 		clean = "x"
 	}
 	return clean + "-" + hex.EncodeToString(sum[:])[:digest]
 }
 
-func objectName(n types.NamespacedName) string { return bounded(n.Namespace + "." + n.Name) }
+// objectName is the name of an HTTPRoute and of the pool of an InferencePool.
+func objectName(n types.NamespacedName) string { return long(n.Namespace, n.Name) }
 
-func grpcRouteName(n types.NamespacedName) string {
-	return bounded(n.Namespace + "." + n.Name + "_grpc")
-}
+func grpcRouteName(n types.NamespacedName) string { return long(n.Namespace, n.Name, "grpc") }
 
 // servicePool is the name of the pool for a port of a Service.
 func servicePool(n types.NamespacedName, port int32, grpc bool) string {
-	s := n.Namespace + "." + n.Name + "_" + strconv.Itoa(int(port))
 	if grpc {
-		s += "_grpc"
+		return long(n.Namespace, n.Name, strconv.Itoa(int(port)), "grpc")
 	}
-	return bounded(s)
+	return long(n.Namespace, n.Name, strconv.Itoa(int(port)))
 }
 
+// pickerName is that of an InferencePool's own profile.
+func pickerName(n types.NamespacedName) string { return short(n.Namespace + "." + n.Name) }
+
+// sectionOf is the section of a listener: its name, or the names of the
+// ListenerSet and its own, joined by what no name in Kubernetes has.
 func sectionOf(l *listener) string {
 	if l.set == nil {
-		return bounded(l.name)
+		return short(l.name)
 	}
-	return bounded(l.set.Namespace + "_" + l.set.Name + "_" + l.name)
+	return short(l.set.Namespace + "_" + l.set.Name + "_" + l.name)
 }
 
 // hostForm is a host name as a hostname of the Gateway API may have it: exact,

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	infv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/penstock/penstock/api/v1alpha1"
@@ -294,6 +295,7 @@ func (t *translation) pickerTLS(p *poolPolicy) {
 func (p *poolPolicy) apply(t *translation, b *backend) {
 	if p.closed && b.pool.Picker.Remote != nil && b.status == 0 {
 		b.status = 503
+		b.unresolved = &problem{string(infv1.InferencePoolReasonInvalidExtensionRef), "endpointPickerRef: it cannot be verified as the GatewayPolicy " + p.Name + " says"}
 	}
 	if p.invalid != nil {
 		return
@@ -308,7 +310,7 @@ func (p *poolPolicy) apply(t *translation, b *backend) {
 		case k.Profile != "":
 			b.pool.Picker.Profile = k.Profile
 		case p.profile != nil:
-			b.picker = &config.Picker{Name: b.pool.Name, Config: p.profile}
+			b.picker = &config.Picker{Name: pickerName(b.object.NamespacedName), Config: p.profile}
 			b.pool.Picker.Profile = b.picker.Name
 		}
 		return
@@ -335,7 +337,7 @@ func (p *poolPolicy) set(pool *config.Pool) *problem {
 	if m == nil {
 		return nil
 	}
-	pool.Metrics.Path, pool.Metrics.Off = m.Path, m.Off
+	pool.Metrics.Path, pool.Metrics.Off = m.Path, m.Disabled
 	if bad := setDuration("metrics.interval", m.Interval, &pool.Metrics.Interval); bad != nil {
 		return bad
 	}

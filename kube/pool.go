@@ -97,7 +97,9 @@ func (t *translation) picker(p *infv1.InferencePool, b *backend) {
 	if policy := t.tlsPolicyFor(service, port); policy != nil {
 		tls := policy.clientTLS()
 		if tls == nil {
-			b.status = 503 // a picker that cannot be trusted is one that fails, closed
+			// A picker that cannot be trusted is one that fails, closed.
+			b.status = 503
+			b.unresolved = &problem{string(infv1.InferencePoolReasonInvalidExtensionRef), "endpointPickerRef: the BackendTLSPolicy " + policy.Name + " of its Service is not valid"}
 			return
 		}
 		remote.TLS = tls

@@ -111,10 +111,11 @@ func (t *translation) ordered() []*scope {
 func (t *translation) finish() *Result {
 	r := &Result{}
 	for _, s := range t.ordered() {
-		g := &Gateway{NamespacedName: s.name, Infrastructure: s.infra}
+		g := &Gateway{NamespacedName: s.name}
 		if s.rejected == nil {
 			g.Config, g.Sources = t.configuration(s)
 		}
+		g.Infrastructure = s.infra
 		r.Gateways = append(r.Gateways, g)
 		t.gatewayStatus(s)
 	}
@@ -132,10 +133,12 @@ func (t *translation) finish() *Result {
 // configuration is that of an accepted Gateway, complete with defaults.
 func (t *translation) configuration(s *scope) (*config.Config, []*Source) {
 	c := &config.Config{
-		Admin:      config.Admin{Address: t.opts.Admin},
-		Ops:        config.Ops{Address: t.opts.Ops},
-		Listeners:  s.configListeners(),
-		HTTPRoutes: s.httpRoutes,
+		Admin:     config.Admin{Address: t.opts.Admin},
+		Ops:       config.Ops{Address: t.opts.Ops},
+		Listeners: s.configListeners(),
+		// Never nil: this says that routes come and go, and that there may be
+		// none.
+		HTTPRoutes: append([]config.HTTPRoute{}, s.httpRoutes...),
 	}
 	var sources []*Source
 	names := make([]string, 0, len(s.uses))

@@ -178,7 +178,7 @@ type MetricsPolicy struct {
 	// Interval between two readings of a member.
 	// +optional
 	Interval *gatewayv1.Duration `json:"interval,omitempty"`
-	// Off reads nothing: the Gateway's own counts must do.
+	// Disabled reads nothing: the Gateway's own counts must do.
 	// +optional
-	Off bool `json:"off,omitempty"`
+	Disabled bool `json:"disabled,omitempty"`
 }
