@@ -100,3 +100,23 @@ func TestSecretSources(t *testing.T) {
 		}
 	}
 }
+
+// A key that is given as text is in none of the forms that a configuration is
+// shown in, nor in an error about it.
+func TestKeyTextIsNeverPrinted(t *testing.T) {
+	c := &config.Config{
+		Listeners: []config.Listener{{Name: "l", Address: ":1", Anonymous: true, Sections: []config.Section{{Name: "s", TLS: &config.ServerTLS{CertPEM: "c", KeyPEM: "hunter2"}}}}},
+		Pools:     []config.Pool{{Name: "p", Protocol: config.HTTPS, Plain: true, Members: config.Members{External: true}, TLS: &config.ClientTLS{CertPEM: "c", KeyPEM: "hunter2"}}},
+	}
+	c.SetDefaults()
+	err := c.Validate()
+	if err == nil {
+		t.Error("what is no certificate was accepted")
+	}
+	other := *c
+	other.Listeners = []config.Listener{{Name: "l", Sections: []config.Section{{Name: "s", TLS: &config.ServerTLS{KeyPEM: "hunter3"}}}}}
+	out := fmt.Sprintf("%s %v %+v %#v %v %v", c.Redacted(), err, c, c, config.Diff(c, &other), config.Diff(nil, c))
+	if strings.Contains(out, "hunter") {
+		t.Errorf("printed: %s", out)
+	}
+}

@@ -330,7 +330,7 @@ func (v *validator) fieldMatch(path string, f *FieldMatch) {
 }
 
 func (v *validator) regex(path, expr string) {
-	if _, err := regexp.Compile(`\A(?:` + expr + `)\z`); err != nil {
+	if _, err := regexp.Compile(expr); err != nil {
 		v.fail(path, fmt.Sprintf("%q is not a regular expression: %v", expr, err), "the syntax is that of RE2")
 	}
 }

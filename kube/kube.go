@@ -66,7 +66,7 @@ type Options struct {
 	Observed map[types.NamespacedName]Observed
 	// Admin and Ops are the addresses of the administration interface and of
 	// health and metrics in each gateway process. Empty: 127.0.0.1:9901 and
-	// :9902. Their ports are not available to listeners.
+	// :9902; "off" is none. Their ports are not available to listeners.
 	Admin, Ops string
 	// Check adds what other packages know to be wrong with a picker profile (see
 	// [config.Options].Check).

@@ -273,7 +273,8 @@ func sameInAnyOrder(t testing.TB, o *kube.Objects, opts kube.Options, want *kube
 	}
 }
 
-func reversed[T any](list *[]T) {
-	*list = slices.Clone(*list)
+// reversed turns a list round and puts a hole into it, which is to be no matter.
+func reversed[T any](list *[]*T) {
+	*list = append(slices.Clone(*list), nil)
 	slices.Reverse(*list)
 }

@@ -71,8 +71,11 @@ func newTranslation(o *Objects, opts Options) *translation {
 	if opts.Admin == "" {
 		opts.Admin = "127.0.0.1:9901"
 	}
-	if opts.Ops == "" {
+	switch opts.Ops {
+	case "":
 		opts.Ops = ":9902"
+	case "off":
+		opts.Ops = ""
 	}
 	return &translation{
 		index:        newIndex(o),

@@ -24,6 +24,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
+	"golang.org/x/net/http/httpguts"
 )
 
 // attempt is one try at one member.
@@ -43,9 +44,8 @@ type attempt struct {
 	sentFull  atomic.Bool // the whole request was written
 	answered  atomic.Bool // a byte of an answer came
 
-	early   sync.Mutex // orders what the transport tells the client before the head
-	told    int        // 1xx answers of the member
-	decided bool       // the round trip is over: the client is the handler's alone
+	told    int  // 1xx answers of the member; under the exchange's early lock
+	decided bool // the round trip is over: the client is the handler's alone; likewise
 }
 
 // answer is a member's answer whose first body bytes have come, or its end.
@@ -68,6 +68,7 @@ type failure struct {
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
+	late    bool // the time of one attempt was over
 }
 
 // attempts asks one member after another until one begins an answer. It is
@@ -178,14 +179,7 @@ func (x *exchange) outcomeOf(status int) pool.Outcome {
 func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 	p := x.target.backend.Pool
 	if x.target.plain {
-		m := x.target.inTurn(tried)
-		if m == nil && len(tried) > 0 {
-			m = x.target.inTurn(nil) // all were tried: again, where another answer is hoped for
-		}
-		if m == nil {
-			return nil, llm.Unavailable("no backend of the route is ready", time.Second)
-		}
-		return m, nil
+		return x.nextPlain(tried)
 	}
 	for round := 0; round < 2; round++ {
 		for x.pick != nil && x.named < len(x.pick.Endpoints) {
@@ -210,12 +204,29 @@ func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 		x.outcome("refused-invalid-pick")
 		return nil, llm.Unavailable("the endpoint picker named no member of the pool", time.Second)
 	}
-	if m := x.target.inTurn(tried); m != nil {
+	if m := x.target.inTurn(tried, pool.Returning); m != nil {
 		x.outcome("fallback-invalid-pick")
 		return m, nil
 	}
 	x.outcome("fallback-none-ready")
 	return nil, llm.Unavailable("no member of the pool is ready", time.Second)
+}
+
+// nextPlain is the next member in turn: one that is ready and was not tried;
+// one that was, where another answer is hoped for; one that is out, since nobody
+// asks plain members whether they are back but the requests themselves.
+func (x *exchange) nextPlain(tried []string) (*pool.Member, *llm.Error) {
+	m := x.target.inTurn(tried, pool.Returning)
+	if m == nil && len(tried) > 0 {
+		m = x.target.inTurn(nil, pool.Returning)
+	}
+	if m == nil {
+		m = x.target.inTurn(tried, pool.Ejected)
+	}
+	if m == nil {
+		return nil, llm.Unavailable("no backend of the route is ready", time.Second)
+	}
+	return m, nil
 }
 
 // ask puts the request to the picker.
@@ -227,7 +238,10 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.outBody
 	if x.rule != nil {
-		q.Method, q.Host, q.Model = x.r.Method, x.http.host, x.req.Model
+		q.Method, q.Host, q.Path, q.Model = x.r.Method, x.http.host, x.http.path, x.req.Model
+		if x.r.URL.RawQuery != "" {
+			q.Path += "?" + x.r.URL.RawQuery
+		}
 	}
 	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
 	switch {
@@ -259,8 +273,9 @@ func (x *exchange) outcome(reason string) {
 	x.server.picks.Count(x.target.pool, reason)
 }
 
-// inTurn is a ready member by round robin, nil if there is none.
-func (tg *target) inTurn(tried []string) *pool.Member {
+// inTurn is a member by round robin that is in no worse a state, nil if there is
+// none.
+func (tg *target) inTurn(tried []string, worst pool.State) *pool.Member {
 	members := tg.backend.Pool.Snapshot().Members
 	if len(members) == 0 {
 		return nil
@@ -268,7 +283,7 @@ func (tg *target) inTurn(tried []string) *pool.Member {
 	start := int(tg.turn.Add(1) % uint64(len(members)))
 	for i := range members {
 		m := members[(start+i)%len(members)]
-		if m.Available() && !slices.Contains(tried, m.Address()) {
+		if m.State() <= worst && !slices.Contains(tried, m.Address()) {
 			return m
 		}
 	}
@@ -431,9 +446,9 @@ func (a *attempt) outbound() *http.Request {
 // roundTrip sends r and waits for the head of the answer.
 func (a *attempt) roundTrip(r *http.Request) (*http.Response, error) {
 	res, err := a.x.target.upstream.roundTrip(r)
-	a.early.Lock()
+	a.x.http.early.Lock()
 	a.decided = true
-	a.early.Unlock()
+	a.x.http.early.Unlock()
 	return res, err
 }
 
@@ -451,25 +466,47 @@ var errInformational = errors.New("too many 1xx answers")
 // may outlive the round trip when that is cancelled.
 func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 	x := a.x
-	a.early.Lock()
-	defer a.early.Unlock()
+	x.http.early.Lock()
+	defer x.http.early.Unlock()
 	if a.told++; a.told > maxInformational {
 		return errInformational
 	}
 	if a.decided || code == http.StatusContinue || code == http.StatusSwitchingProtocols || !x.r.ProtoAtLeast(1, 1) {
 		return nil
 	}
+	x.tellEarly(code, http.Header(header))
+	return nil
+}
+
+// tellEarly sends a 1xx answer. The early lock is held.
+func (x *exchange) tellEarly(code int, header http.Header) {
 	x.writeDeadline(time.Now())
 	defer x.waits()
 	h := x.w.Header()
 	kept := h.Clone()
-	responseHeader(h, http.Header(header), x.target.plain)
+	clear(h)
+	responseHeader(h, header, x.target.plain)
 	x.w.WriteHeader(code)
 	clear(h)
 	for k, v := range kept {
 		h[k] = v
 	}
-	return nil
+}
+
+// goOn answers a client of HTTP/1.1 that waits for 100 before it sends the body.
+// net/http would do it at the first read of the body, from the goroutine that
+// reads it and beside whatever else is being told to the client.
+func (a *attempt) goOn() {
+	x := a.x
+	if x.r.ProtoMajor != 1 || !httpguts.HeaderValuesContainsToken(x.r.Header["Expect"], "100-continue") {
+		return
+	}
+	x.http.early.Lock()
+	defer x.http.early.Unlock()
+	if !a.decided && !x.http.wentOn {
+		x.http.wentOn = true
+		x.tellEarly(http.StatusContinue, nil)
+	}
 }
 
 // query is the client's query less credentials, parsed and written anew so
@@ -540,7 +577,7 @@ func (a *attempt) classify(err error) *failure {
 		return &failure{reply: a.x.timedOut(cause), sent: sent}
 	case cause == errBackendTimeout:
 		// The time of one attempt is over, not that of the request.
-		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, sent: sent}
+		return &failure{reply: a.x.timedOut(cause), outcome: pool.TimedOut, blame: true, retry: true, sent: sent, late: true}
 	case cause == errDrained:
 		return &failure{reply: llm.Unavailable(cause.Error(), time.Second), sent: sent}
 	case cause == errEvicted:

@@ -56,12 +56,7 @@ func (x *exchange) readRaw() *llm.Error {
 	if x.r.ContentLength > limit {
 		return llm.TooLarge(limit)
 	}
-	if len(x.r.TransferEncoding) > 0 && x.r.ProtoMajor == 1 {
-		// net/http has dropped a Content-Length that came beside it; RFC 9112
-		// §6.1 wants the connection closed in that case, and it cannot be told
-		// from here which case it is.
-		x.w.Header().Set("Connection", "close")
-	}
+	x.closeAfterChunks()
 	raw, fail := x.readAll(limit)
 	if fail != nil {
 		return fail
@@ -69,6 +64,16 @@ func (x *exchange) readRaw() *llm.Error {
 	x.record.BytesIn = int64(len(raw))
 	x.body = raw
 	return nil
+}
+
+// closeAfterChunks ends the connection after a chunked request: net/http has
+// dropped a Content-Length that came beside it; RFC 9112 §6.1 wants the
+// connection closed in that case, and it cannot be told from here which case it
+// is.
+func (x *exchange) closeAfterChunks() {
+	if len(x.r.TransferEncoding) > 0 && x.r.ProtoMajor == 1 {
+		x.w.Header().Set("Connection", "close")
+	}
 }
 
 func (x *exchange) readAll(limit int64) ([]byte, *llm.Error) {

@@ -234,6 +234,9 @@ func (x *exchange) answerPreflight(c *cors) {
 
 // mark lets the script that asked read the answer.
 func (c *cors) mark(h http.Header, r *http.Request) {
+	if !preflight(r) { // whose answer says more, see answerPreflight
+		h["Vary"] = append(h["Vary"][:len(h["Vary"]):len(h["Vary"])], "Origin")
+	}
 	asks := r.Header.Get("Origin")
 	if asks == "" {
 		return
@@ -243,9 +246,6 @@ func (c *cors) mark(h http.Header, r *http.Request) {
 		if name == "Access-Control-Allow-Origin" || name == "Access-Control-Allow-Credentials" || name == "Access-Control-Expose-Headers" {
 			delete(h, name)
 		}
-	}
-	if !preflight(r) {
-		h["Vary"] = append(h["Vary"][:len(h["Vary"]):len(h["Vary"])], "Origin")
 	}
 	if !c.allows(asks) {
 		return

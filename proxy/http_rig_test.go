@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -186,7 +187,7 @@ func (r *httpRig) ask(listener, method, host, target string, edit func(*http.Req
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if req.URL, err = req.URL.Parse(target); err != nil {
+	if req.URL, err = url.Parse("http://" + r.addr(listener) + target); err != nil {
 		r.t.Fatal(err)
 	}
 	if host != "" {

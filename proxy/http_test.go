@@ -4,11 +4,15 @@
 package proxy_test
 
 import (
+	"bufio"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 const plainText = `
@@ -78,5 +82,57 @@ func TestPlainPassThrough(t *testing.T) {
 	}
 	if res, e := r.ask("l", "OPTIONS", "one.example", "/", nil); res.StatusCode != 200 || e.Method != "OPTIONS" {
 		t.Errorf("OPTIONS: %d %s", res.StatusCode, e.Method)
+	}
+}
+
+// A connection of HTTP/1.1 is used again after an upload, unless the upload was
+// chunked: then it cannot be told whether a length came beside it. Series of a
+// route that is gone are gone.
+func TestConnectionIsUsedAgain(t *testing.T) {
+	noLeaks(t)
+	a, b := echo(t, "a"), echo(t, "b")
+	servers := map[string][]*httptest.Server{"a": {a}, "b": {b}}
+	r := newHTTPRig(t, plainText, servers)
+	c, err := net.Dial("tcp", r.addr("l"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	in := bufio.NewReader(c)
+	ask := func(text string) *http.Response {
+		t.Helper()
+		io.WriteString(c, text)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, res.Body)
+		return res
+	}
+	for _, body := range []string{"hello", strings.Repeat("x", 40<<10)} {
+		if res := ask(fmt.Sprintf("POST / HTTP/1.1\r\nHost: one.example\r\nContent-Length: %d\r\n\r\n%s", len(body), body)); res.Close || res.StatusCode != 200 {
+			t.Errorf("%s, close %v", res.Status, res.Close)
+		}
+	}
+	if res := ask("POST / HTTP/1.1\r\nHost: one.example\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"); !res.Close || res.StatusCode != 200 {
+		t.Errorf("%s, close %v", res.Status, res.Close)
+	}
+	count := func() int {
+		r.record(2)
+		families, _ := r.reg.Gather()
+		for _, f := range families {
+			if f.GetName() == "penstock_http_route_requests_total" {
+				return len(f.GetMetric())
+			}
+		}
+		return 0
+	}
+	if n := count(); n != 1 {
+		t.Errorf("%d series", n)
+	}
+	r.apply(strings.Replace(plainText, "name: one", "name: two", 1), servers)
+	if n := count(); n != 0 {
+		t.Errorf("%d series of a route that is gone", n)
 	}
 }

@@ -174,7 +174,12 @@ func compileFields(list []config.FieldMatch, canonical func(string) string) ([]f
 }
 
 // whole compiles an expression that must match all of a text.
-func whole(expr string) (*regexp.Regexp, error) { return regexp.Compile(`\A(?:` + expr + `)\z`) }
+func whole(expr string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(expr); err != nil { // a)|(b would be one only in parentheses
+		return nil, err
+	}
+	return regexp.Compile(`\A(?:` + expr + `)\z`)
+}
 
 func (t *httpTable) empty() bool {
 	return t.hosts.exact == nil && t.hosts.wild == nil && !t.hosts.any

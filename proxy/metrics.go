@@ -6,6 +6,7 @@ package proxy
 import (
 	"strconv"
 
+	"github.com/penstock/penstock/config"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -130,5 +131,22 @@ func (in *Instruments) attemptFailed(pool, code string) {
 }
 
 func (in *Instruments) refusedPick(pool string) { in.refused.WithLabelValues(pool).Inc() }
+
+// forget drops what was counted for HTTP routes that are gone: their names come
+// and go with the objects of a cluster.
+func (in *Instruments) forget(old, cfg *config.Config) {
+	if old == nil {
+		return
+	}
+	stays := map[string]bool{}
+	for i := range cfg.HTTPRoutes {
+		stays[cfg.HTTPRoutes[i].Name] = true
+	}
+	for i := range old.HTTPRoutes {
+		if name := old.HTTPRoutes[i].Name; !stays[name] {
+			in.routes.DeletePartialMatch(prometheus.Labels{"route": name})
+		}
+	}
+}
 
 func (in *Instruments) mirrored(pool, result string) { in.copies.WithLabelValues(pool, result).Inc() }

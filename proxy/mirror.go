@@ -103,7 +103,7 @@ func (tg *target) sendCopy(ctx context.Context, r *http.Request, q *epp.Request)
 			}
 		}
 		applyEdits(r.Header, res.Header)
-	} else if m = tg.inTurn(nil); m != nil {
+	} else if m = tg.inTurn(nil, pool.Returning); m != nil {
 		charge := m.Charge(0, 0)
 		defer charge.Release()
 	}

@@ -137,7 +137,9 @@ func (c *Change) Commit() {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.table.Store(c.table)
+	if old := s.table.Swap(c.table); old != nil {
+		s.metrics.forget(old.cfg, c.table.cfg)
+	}
 	for key, u := range s.upstreams {
 		if c.upstreams[key] != u {
 			u.closeIdle()

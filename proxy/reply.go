@@ -48,7 +48,7 @@ func (x *exchange) reply(e *llm.Error) {
 	if rec.Attempts > 1 {
 		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
 	}
-	if x.rule != nil && isGRPC(x.r.Header) {
+	if isGRPC(x.r.Header) {
 		x.replyGRPC(e)
 		return
 	}

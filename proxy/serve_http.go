@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -22,6 +24,9 @@ type outgoing struct {
 	path   string  // escaped, as the backend is asked for it
 	host   string  // the Host that the backend hears
 	source *source // the body on its way through; nil: there is none, or it was read whole
+
+	early  sync.Mutex // orders what is told to the client before the head
+	wentOn bool       // 100 was sent
 }
 
 // matchHTTP finds the HTTP route of the request; nil: none takes it.
@@ -167,6 +172,7 @@ func (x *exchange) openBody() *llm.Error {
 	if x.r.ProtoMajor == 1 {
 		// Or net/http would read the body to its end before an answer begins.
 		x.ctl.EnableFullDuplex()
+		x.closeAfterChunks()
 	}
 	keep := 0
 	if len(x.service.http.codes) > 0 {
@@ -198,7 +204,7 @@ func (a *attempt) shape(r *http.Request) {
 	case x.http.source != nil:
 		r.ContentLength = x.r.ContentLength
 		r.Trailer = announced(x.r.Trailer)
-		r.Body = x.http.source.open(r.Trailer)
+		r.Body = x.http.source.open(a, r.Trailer)
 	case len(x.body) == 0 && (x.pick == nil || x.pick.Body == nil):
 		r.Body, r.ContentLength = http.NoBody, 0
 	}
@@ -239,6 +245,9 @@ func (x *exchange) plainHeader() http.Header {
 func (x *exchange) again(f *failure) bool {
 	if !f.retry || !x.http.source.replayable() {
 		return false
+	}
+	if f.late { // as if it had answered 504
+		return slices.Contains(x.service.http.codes, http.StatusGatewayTimeout) && x.http.source.whole()
 	}
 	return !f.reached || f.stale && (!f.sent || idempotent(x.r.Method))
 }

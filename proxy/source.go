@@ -64,13 +64,16 @@ func newSource(x *exchange, keep int) *source {
 // upload is the body of one attempt: it begins with what is kept.
 type upload struct {
 	s       *source
+	a       *attempt
 	at      int64
 	trailer http.Header // filled in at the end
 	closed  atomic.Bool
 }
 
 // open begins an attempt. Those before it must be closed.
-func (s *source) open(trailer http.Header) *upload { return &upload{s: s, trailer: trailer} }
+func (s *source) open(a *attempt, trailer http.Header) *upload {
+	return &upload{s: s, a: a, trailer: trailer}
+}
 
 var (
 	errUploadClosed = errors.New("the attempt reads no more of the request")
@@ -103,6 +106,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	if !s.await() {
 		return 0, errUploadClosed
 	}
+	u.a.goOn()
 	n, err := s.body.Read(p)
 	s.take(p[:n])
 	u.at += int64(n)

@@ -40,7 +40,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	defer a.close()
 	res := a.res
 	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
-	y.flush = y.sse || res.ContentLength < 0
+	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
 	if x.reads() && res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
 		if x.model != nil && x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
@@ -57,9 +57,9 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	}
 	x.sendHead(res)
 	x.dropBody()
-	if x.rule != nil && a.n == 0 && a.err == nil {
+	if x.rule != nil && a.n == 0 && a.err == nil && res.ContentLength < 0 {
 		x.writeDeadline(time.Now())
-		x.ctl.Flush() // the head is all there is, and the client may wait for it
+		x.ctl.Flush() // the head is all there is of a stream, and the client may wait for it
 	}
 	err := y.copyBody()
 	if y.tap != nil {
@@ -236,7 +236,7 @@ func (y *relay) write(p []byte) error {
 	x.writeDeadline(y.now)
 	n, err := x.w.Write(p)
 	x.record.BytesOut += int64(n)
-	if err == nil && y.flush {
+	if whole := x.record.BytesOut == y.a.res.ContentLength; err == nil && y.flush && !whole { // the end flushes anyway
 		err = x.ctl.Flush()
 	}
 	if err != nil {

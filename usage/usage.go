@@ -45,8 +45,13 @@ type Record struct {
 	TTFT        float64   `json:"ttftSeconds,omitempty"`
 	TPOT        float64   `json:"tpotSeconds,omitempty"` // mean time per output token after the first
 	Total       float64   `json:"totalSeconds"`
-	BytesIn     int64     `json:"bytesIn"`
-	BytesOut    int64     `json:"bytesOut"`
+	Traffic
+}
+
+// Traffic is the bytes of the bodies.
+type Traffic struct {
+	BytesIn  int64 `json:"bytesIn"`
+	BytesOut int64 `json:"bytesOut"`
 }
 
 // Tokens are llm.Usage for the record.
