@@ -44,7 +44,7 @@ type served struct {
 	observed  kube.Observed // as the last translation was told
 	published bool
 	fault     string // why the newest configuration could not be sent
-	held      bool // its status waits for the processes
+	held      bool   // its status waits for the processes
 }
 
 // The times in which processes need not have answered: after a change, and
