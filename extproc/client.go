@@ -50,6 +50,9 @@ func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client,
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.External {
+		cfg.Address = config.PickerSet(p.Config().Name) // its name in logs and traces
+	}
 	c := &Client{pool: p, cfg: cfg, log: o.Log, picks: o.Picks, metrics: o.Metrics.of(p.Config().Name)}
 	var err error
 	c.replicas, err = newReplicas(cfg, o.Log, c.metrics.ready)
@@ -59,6 +62,16 @@ func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client,
 // Start resolves the picker's address and connects. It may take as long as a
 // pick.
 func (c *Client) Start() { c.replicas.start() }
+
+// SetEndpoints says where the replicas of an external picker are (see
+// [config.RemotePicker]); labels mean nothing here.
+func (c *Client) SetEndpoints(list []config.Member) {
+	addresses := make([]string, len(list))
+	for i, m := range list {
+		addresses[i] = m.Address
+	}
+	c.replicas.tell(addresses)
+}
 
 // Close stops asking. Streams that are open end with their requests.
 func (c *Client) Close() { c.replicas.close() }

@@ -5,6 +5,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -37,6 +38,8 @@ type replicas struct {
 
 	list atomic.Pointer[[]*replica]
 	turn atomic.Uint64
+	told atomic.Pointer[[]string] // the addresses, where the control plane has them
+	news chan struct{}            // told is another one; capacity 1
 	stop context.CancelFunc
 	runs sync.WaitGroup
 
@@ -74,7 +77,8 @@ const (
 )
 
 func newReplicas(cfg config.RemotePicker, log *slog.Logger, changed func(ready, all int)) (*replicas, error) {
-	r := &replicas{cfg: cfg, log: log, changed: changed, resolve: net.DefaultResolver.LookupHost}
+	r := &replicas{cfg: cfg, log: log, changed: changed, resolve: net.DefaultResolver.LookupHost, news: make(chan struct{}, 1)}
+	r.told.Store(&[]string{})
 	if _, err := r.credentials(); err != nil {
 		return nil, err
 	}
@@ -87,7 +91,7 @@ func (r *replicas) credentials() (credentials.TransportCredentials, error) {
 		return insecure.NewCredentials(), nil
 	}
 	c := pool.Identity(r.cfg.TLS)
-	if c.ServerName == "" {
+	if c.ServerName == "" && !r.cfg.External {
 		c.ServerName, _, _ = net.SplitHostPort(r.cfg.Address) // addresses are dialled, the name is proven
 	}
 	conf, err := c.Config()
@@ -114,6 +118,7 @@ func (r *replicas) start() {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+			case <-r.news:
 			}
 			asked, cancel := context.WithTimeout(ctx, r.cfg.Refresh.D())
 			r.refresh(asked)
@@ -131,14 +136,40 @@ func (r *replicas) close() {
 	}
 }
 
-// refresh follows the name and the certificate files.
-func (r *replicas) refresh(ctx context.Context) {
+// tell replaces the addresses of an external picker.
+func (r *replicas) tell(addresses []string) {
+	r.told.Store(&addresses)
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+// find is where the picker is now, host:port each. Only a name is wrong to
+// lead nowhere.
+func (r *replicas) find(ctx context.Context) ([]string, error) {
+	if r.cfg.External {
+		return slices.Clone(*r.told.Load()), nil
+	}
 	host, port, _ := net.SplitHostPort(r.cfg.Address)
-	found, err := r.resolve(ctx, host)
+	ips, err := r.resolve(ctx, host)
+	if err == nil && len(ips) == 0 {
+		err = errors.New("no address")
+	}
+	found := make([]string, len(ips))
+	for i, ip := range ips {
+		found[i] = net.JoinHostPort(ip, port)
+	}
+	return found, err
+}
+
+// refresh follows the addresses and the certificate files.
+func (r *replicas) refresh(ctx context.Context) {
+	found, err := r.find(ctx)
 	if ctx.Err() == context.Canceled {
 		return
 	}
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		if !r.failed {
 			r.log.Warn("the picker's address cannot be resolved; the last known addresses stay", "address", r.cfg.Address, "error", err)
 		}
@@ -162,14 +193,13 @@ func (r *replicas) refresh(ctx context.Context) {
 		}
 	}
 	var next []*replica
-	for _, ip := range found {
-		address := net.JoinHostPort(ip, port)
+	for _, address := range found {
 		i := slices.IndexFunc(old, func(p *replica) bool { return p.address == address })
 		if i >= 0 {
 			next = append(next, old[i])
 			continue
 		}
-		p, err := r.dial(ip, address)
+		p, err := r.dial(address)
 		if err != nil {
 			r.log.Warn("no connection to the picker can be made", "address", address, "error", err)
 			continue
@@ -184,7 +214,7 @@ func (r *replicas) refresh(ctx context.Context) {
 	r.report()
 }
 
-func (r *replicas) dial(ip, address string) (*replica, error) {
+func (r *replicas) dial(address string) (*replica, error) {
 	creds, err := r.credentials()
 	if err != nil {
 		return nil, err
@@ -209,6 +239,7 @@ func (r *replicas) dial(ip, address string) (*replica, error) {
 	}
 	p := &replica{address: address, conn: conn, health: conn, check: make(chan struct{}, 1), done: make(chan struct{})}
 	if port := r.cfg.Health.Port; port != 0 {
+		ip, _, _ := net.SplitHostPort(address)
 		if p.health, err = grpc.NewClient("passthrough:///"+net.JoinHostPort(ip, strconv.Itoa(port)), options(insecure.NewCredentials())...); err != nil {
 			conn.Close()
 			return nil, err

@@ -26,14 +26,17 @@ import (
 
 // The sources of members as the status names them.
 const (
-	sourceNone   = "none" // a controller or nobody calls SetMembers
-	sourceStatic = "static"
-	sourceDNS    = "dns"
-	sourceFile   = "file"
+	sourceNone     = "none"     // somebody calls SetMembers, or nobody
+	sourceExternal = "external" // the control plane, by SetMembers
+	sourceStatic   = "static"
+	sourceDNS      = "dns"
+	sourceFile     = "file"
 )
 
 func sourceOf(m config.Members) string {
 	switch {
+	case m.External:
+		return sourceExternal
 	case m.DNS != "":
 		return sourceDNS
 	case m.File != "":

@@ -107,7 +107,7 @@ func (c *Client) Status() ClientStatus {
 const (
 	firstPause    = 500 * time.Millisecond // after a failed round; doubles
 	longestPause  = 15 * time.Second       // a leader that is new is found as late
-	answerTime    = 10 * time.Second       // of a controller that is asked to accept a stream or to sign
+	answerTime    = 20 * time.Second       // of a controller that is asked to accept a stream or to sign
 	lookupTime    = 5 * time.Second
 	saveEvery     = time.Second // at most, while members change
 	clientPing    = 10 * time.Second

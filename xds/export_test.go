@@ -51,3 +51,9 @@ func ReformState(text []byte) ([]byte, error) {
 
 // StateFile is the name of the file in the state directory.
 const StateFile = stateFile
+
+// CheckRequest reads a certificate request.
+func CheckRequest(der []byte) error { _, err := parseRequest(der); return err }
+
+// GatewayIn is the identity in a certificate.
+func GatewayIn(cert *x509.Certificate) (Gateway, error) { return gatewayIn(cert) }

@@ -165,7 +165,7 @@ func TestWhoIsNotAskedRight(t *testing.T) {
 		t.Errorf("unknown Gateway: %v", err)
 	}
 	// A certificate that has ended is of no more use, also to a stream.
-	stream, err := ads(t, c, xds.Certify(t, c.authority, gw, "p", time.Second))
+	stream, err := ads(t, c, xds.Certify(t, c.authority, gw, "p", 4*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,3 +290,58 @@ func TestBundleRotates(t *testing.T) {
 	eventually(t, "configuration", func() bool { return g.has("llama") })
 }
 
+func TestCertificateRequests(t *testing.T) {
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p256, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(key any, names ...string) []byte {
+		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{DNSNames: names}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	good := request(p256)
+	forged := append([]byte{}, good...)
+	forged[len(forged)-3] ^= 1 // in the signature
+	for name, der := range map[string][]byte{
+		"another curve": request(p384), "nonsense": []byte("x"), "empty": nil, "not signed by its key": forged,
+		"large": request(p256, strings.Repeat("a.", 3000)+"b"),
+	} {
+		if err := xds.CheckRequest(der); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+	if err := xds.CheckRequest(good); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIdentityInCertificate(t *testing.T) {
+	for uri, want := range map[string]string{
+		"spiffe://penstock/ns/a/gateway/b":      "a/b",
+		"spiffe://penstock/ns/a/gateway/b/c":    "",
+		"spiffe://penstock/ns//gateway/b":       "",
+		"spiffe://penstock/ns/a/gateway/":       "",
+		"spiffe://penstock/ns/a/sa/b":           "",
+		"spiffe://cluster.local/ns/a/gateway/b": "",
+		"https://penstock/ns/a/gateway/b":       "",
+	} {
+		u, err := url.Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := xds.GatewayIn(&x509.Certificate{URIs: []*url.URL{u}})
+		if got := g.String(); (err == nil) != (want != "") || err == nil && got != want {
+			t.Errorf("%s: %s, %v", uri, got, err)
+		}
+	}
+	if _, err := xds.GatewayIn(&x509.Certificate{}); err == nil {
+		t.Error("no URI is taken")
+	}
+}

@@ -96,7 +96,7 @@ func NewServer(o ServerOptions) *Server {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(64<<10),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAfter / 2, PermitWithoutStream: true}),
 	)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, adsServer{server: s})
@@ -106,7 +106,7 @@ func NewServer(o ServerOptions) *Server {
 
 // Bounds of the server.
 const (
-	handshakeTime  = 10 * time.Second
+	handshakeTime  = 20 * time.Second // many may come at once: to time out would make them come again
 	maxConnections = 8192
 	maxStreams     = 8       // of one connection; a gateway has one, for a moment two
 	maxRequest     = 4 << 20 // a client names every version that it has
@@ -144,9 +144,10 @@ func (s *Server) Close(ctx context.Context) {
 }
 
 // Lead says whether this replica is the one to ask. One that does not lead
-// refuses, and clients turn to the next. What was published is forgotten when
-// leading ends: another replica knows better from then on, and should this one
-// lead again, nobody must get what is old by then.
+// refuses, and clients turn to the next; it takes nothing, and what was
+// published is forgotten when leading ends: another replica knows better from
+// then on, and should this one lead again, nobody must get what is old by then.
+// So a controller publishes everything once it leads, not before.
 func (s *Server) Lead(lead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,53 +172,69 @@ func errNotLeader() error {
 	return status.Error(codes.Unavailable, "this replica does not lead; ask another")
 }
 
-// Publish makes cfg the configuration of g. It is served once the members of
-// each of its pools with external members are known, and from then on is the
-// only one: one that was published meanwhile is never seen. The members of
-// pools that it no longer has are forgotten. cfg must be complete (see
-// [config.Config.SetDefaults]) and is not looked at after.
-func (s *Server) Publish(g Gateway, cfg *config.Config) {
+// Publish makes cfg the configuration of g. It is served once every set of
+// members that it expects from here is known (see [Server.SetMembers]), and from then on is the
+// only one: one that was published meanwhile is never seen. Sets
+// that it no longer has are forgotten. cfg must be complete (see
+// [config.Config.SetDefaults]) and is not looked at after. The error is of one
+// that is too large to be sent, or of a server that does not lead; then nothing
+// changes.
+func (s *Server) Publish(g Gateway, cfg *config.Config) error {
 	value := cfg.Encode()
+	if len(value) > maxMessage/2 {
+		return fmt.Errorf("the configuration of %s is too large to be sent: %s, at most %s", g, config.Size(len(value)), config.Size(maxMessage/2))
+	}
 	next := &published{resource: newResource(ConfigType, ConfigName, value)}
-	next.pools = externalPools(cfg)
+	next.sets = externalSets(cfg)
 	c := s.scope(g)
+	if c == nil {
+		return errors.New("this replica does not lead")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.pools, next.pools) {
-		return
+	if c.next == nil && c.config != nil && c.config.version == next.version && slices.Equal(c.config.sets, next.sets) {
+		return nil
 	}
 	c.next = next
 	c.promoteLocked()
 	c.wakeLocked()
+	return nil
 }
 
-// SetMembers replaces the members of a pool, which may be one of a
-// configuration still to be published.
-func (s *Server) SetMembers(g Gateway, pool string, members []config.Member) {
-	next := newResource(MembersType, pool, encodeMembers(members))
+// SetMembers replaces a set of members: those of the pool of that name, or the
+// endpoints of its remote picker under the name that [config.PickerSet] makes
+// of the pool's. It may be of a configuration still to be published.
+func (s *Server) SetMembers(g Gateway, set string, members []config.Member) {
+	next := newResource(MembersType, set, encodeMembers(members))
 	c := s.scope(g)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if old := c.members[pool]; old != nil && old.version == next.version {
+	if c == nil {
 		return
 	}
-	c.members[pool] = next
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.members[set]; old != nil && old.version == next.version {
+		return
+	}
+	c.members[set] = next
 	c.promoteLocked()
 	c.wakeLocked()
 }
 
-// RemoveMembers forgets the members of a pool that no configuration has. Those
-// of a pool that one has go with it, see [Server.Publish].
-func (s *Server) RemoveMembers(g Gateway, pool string) {
+// RemoveMembers forgets a set that no configuration has. One that a
+// configuration has goes with it, see [Server.Publish].
+func (s *Server) RemoveMembers(g Gateway, set string) {
 	c := s.scope(g)
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range []*published{c.config, c.next} {
-		if p != nil && slices.Contains(p.pools, pool) {
+		if p != nil && slices.Contains(p.sets, set) {
 			return
 		}
 	}
-	delete(c.members, pool)
+	delete(c.members, set)
 	c.wakeLocked()
 }
 
@@ -235,7 +252,7 @@ func (s *Server) Remove(g Gateway) {
 // GatewayStatus is how far a Gateway's clients are.
 type GatewayStatus struct {
 	Version string   // of the configuration that is served; empty: none yet
-	Waiting []string // pools without whose members the newest configuration is withheld
+	Waiting []string // sets of members without which the newest configuration is withheld
 	Clients []ClientState
 }
 
@@ -289,20 +306,23 @@ type resource struct {
 	made          time.Time
 }
 
-// published is a configuration with the pools whose members it needs.
+// published is a configuration with the sets of members that it needs.
 type published struct {
 	*resource
-	pools []string
+	sets []string // names; see externalSets
 }
 
 func newResource(typeURL, name string, value []byte) *resource {
 	return &resource{name: name, version: versionOf(value), value: packed(typeURL, value), made: time.Now()}
 }
 
-// scope finds or makes the scope of g.
+// scope finds or makes the scope of g; nil: this server does not lead.
 func (s *Server) scope(g Gateway) *scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.leading == nil {
+		return nil
+	}
 	c := s.gateways[g]
 	if c == nil {
 		c = &scope{removed: make(chan struct{}), members: map[string]*resource{}, streams: map[*stream]struct{}{}}
@@ -312,16 +332,16 @@ func (s *Server) scope(g Gateway) *scope {
 	return c
 }
 
-func (c *scope) waitingLocked() (pools []string) {
+func (c *scope) waitingLocked() (sets []string) {
 	if c.next == nil {
 		return nil
 	}
-	for _, p := range c.next.pools {
+	for _, p := range c.next.sets {
 		if c.members[p] == nil {
-			pools = append(pools, p)
+			sets = append(sets, p)
 		}
 	}
-	return pools
+	return sets
 }
 
 // promoteLocked shows the withheld configuration when nothing is missing.
@@ -334,8 +354,8 @@ func (c *scope) promoteLocked() {
 	if old == nil {
 		return
 	}
-	for _, p := range old.pools {
-		if !slices.Contains(c.config.pools, p) {
+	for _, p := range old.sets {
+		if !slices.Contains(c.config.sets, p) {
 			delete(c.members, p)
 		}
 	}

@@ -5,9 +5,12 @@ package xds
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/x509"
 	"errors"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -61,9 +64,28 @@ func signDesc() *grpc.ServiceDesc {
 	}
 }
 
-// maxReviews bounds the calls to the reviewer at a time: strangers can cause
-// them.
-const maxReviews = 32
+// What strangers can cause is bounded.
+const (
+	maxReviews = 32 // at a time
+	reviewTime = 10 * time.Second
+	maxCSR     = 4 << 10
+)
+
+// parseRequest takes keys of the one kind that gateways make: others may cost
+// much to verify.
+func parseRequest(der []byte) (*x509.CertificateRequest, error) {
+	if len(der) > maxCSR {
+		return nil, errors.New("too large")
+	}
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, err
+	}
+	if key, ok := csr.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("the key is not ECDSA over P-256")
+	}
+	return csr, csr.CheckSignature() // the caller holds the key
+}
 
 // sign gives a gateway its certificate.
 func (s *Server) sign(ctx context.Context, in *wrapperspb.BytesValue) (*wrapperspb.BytesValue, error) {
@@ -85,10 +107,7 @@ func (s *Server) certify(ctx context.Context, request []byte) (out []byte, g Gat
 	if !ok {
 		return nil, g, status.Error(codes.Unauthenticated, "a bearer token is needed")
 	}
-	csr, err := x509.ParseCertificateRequest(request)
-	if err == nil {
-		err = csr.CheckSignature() // the caller holds the key
-	}
+	csr, err := parseRequest(request)
 	if err != nil {
 		return nil, g, status.Errorf(codes.InvalidArgument, "certificate request: %v", err)
 	}
@@ -98,7 +117,9 @@ func (s *Server) certify(ctx context.Context, request []byte) (out []byte, g Gat
 	case <-ctx.Done():
 		return nil, g, status.FromContextError(ctx.Err()).Err()
 	}
-	account, err := s.o.Reviewer.Review(ctx, token, s.o.Audience)
+	reviewing, cancel := context.WithTimeout(ctx, reviewTime)
+	defer cancel()
+	account, err := s.o.Reviewer.Review(reviewing, token, s.o.Audience)
 	switch {
 	case errors.Is(err, ErrToken):
 		return nil, g, status.Error(codes.Unauthenticated, err.Error())

@@ -78,6 +78,9 @@ func (c *Client) restore() {
 		return
 	}
 	path := filepath.Join(c.o.StateDir, stateFile)
+	for _, left := range leftovers(path) {
+		os.Remove(left) // of a writer that was killed; they would fill a volume in memory
+	}
 	s, cfg, err := readState(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -107,6 +110,11 @@ func (c *Client) restore() {
 	if v := s.Config.Version; v != "" {
 		c.status.Version, c.status.Applied, c.status.Saved = v, time.Now(), true
 	}
+}
+
+func leftovers(path string) []string {
+	names, _ := filepath.Glob(path + ".*") // the pattern is ours and well formed but for odd directories
+	return names
 }
 
 func readState(path string) (state, *config.Config, error) {

@@ -258,6 +258,9 @@ func (st *stream) send() (wait time.Duration, err error) {
 	return wait, nil
 }
 
+// maxBatch is about how many bytes of members go into one response.
+const maxBatch = 4 << 20
+
 // membersLocked is the next response of members, or nil. A new configuration
 // does not wait for the pace.
 func (st *stream) membersLocked() (r *discoveryv3.DeltaDiscoveryResponse, wait time.Duration) {
@@ -266,9 +269,11 @@ func (st *stream) membersLocked() (r *discoveryv3.DeltaDiscoveryResponse, wait t
 		return nil, 0
 	}
 	var changed []*resource
+	size := 0
 	for name, res := range c.members {
-		if b.lacks(name, res.version) {
+		if size < maxBatch && b.lacks(name, res.version) { // the answer brings us back for the rest
 			changed = append(changed, res)
+			size += len(res.value.GetValue())
 		}
 	}
 	var removed []string
@@ -308,8 +313,8 @@ func (st *stream) configLocked() *discoveryv3.DeltaDiscoveryResponse {
 		return nil
 	}
 	if st.members.subscribed {
-		for _, pool := range st.scope.config.pools {
-			if m := st.scope.members[pool]; m != nil && st.members.lacks(pool, m.version) {
+		for _, set := range st.scope.config.sets {
+			if m := st.scope.members[set]; m != nil && st.members.lacks(set, m.version) {
 				return nil // under way is another version; its answer brings us back
 			}
 		}
@@ -318,9 +323,11 @@ func (st *stream) configLocked() *discoveryv3.DeltaDiscoveryResponse {
 }
 
 // lacks says that this version is to be sent. What was refused is not sent
-// again as long as it is the same.
+// again as long as it is the same; when it is taken back, what the client has
+// is sent again, and its answer ends the refusal at both ends.
 func (b *book) lacks(name, version string) bool {
-	return b.has[name] != version && b.refused[name].version != version
+	no, refused := b.refused[name]
+	return (b.has[name] != version || refused) && no.version != version
 }
 
 func (st *stream) responseLocked(typeURL string, b *book, changed []*resource, removed []string) *discoveryv3.DeltaDiscoveryResponse {

@@ -37,8 +37,9 @@ import (
 const (
 	// ConfigType has one resource, named [ConfigName]: config.Config.Encode.
 	ConfigType = "type.penstock.dev/config.v1"
-	// MembersType has a resource for each pool whose members come from the
-	// control plane, named as the pool.
+	// MembersType has a resource for each set of members that comes from the
+	// control plane: of a pool, named as the pool, or of a pool's remote picker,
+	// named by config.PickerSet.
 	MembersType = "type.penstock.dev/members.v1"
 
 	// ConfigName is the name of the one configuration.
@@ -94,12 +95,16 @@ func decodeMembers(raw []byte) ([]config.Member, error) {
 	return list, nil
 }
 
-// externalPools are the names under which cfg expects members from the control
-// plane.
-func externalPools(cfg *config.Config) (names []string) {
+// externalSets are the names under which cfg expects members from the control
+// plane: those of pools, and those of the pickers of pools.
+func externalSets(cfg *config.Config) (names []string) {
 	for i := range cfg.Pools {
-		if cfg.Pools[i].Members.External {
-			names = append(names, cfg.Pools[i].Name)
+		p := &cfg.Pools[i]
+		if p.Members.External {
+			names = append(names, p.Name)
+		}
+		if r := p.Picker.Remote; r != nil && r.External {
+			names = append(names, config.PickerSet(p.Name))
 		}
 	}
 	return names

@@ -284,7 +284,7 @@ func write(t testing.TB, path, text string) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 1500 {
+	for range 6000 { // a machine may be busy
 		if ok() {
 			return
 		}
@@ -318,6 +318,16 @@ func (l *lines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
+}
+
+// fleet is many members, as a pool of some size has them.
+func fleet(n int, last string) []config.Member {
+	list := make([]config.Member, n)
+	for i := range list {
+		list[i] = config.Member{Address: fmt.Sprintf("10.1.%d.%d:8000", i/250, i%250+1), Labels: map[string]string{"topology.kubernetes.io/zone": "eu-1a"}}
+	}
+	list[n-1].Address = last
+	return list
 }
 
 func TestConfigAndMembersArrive(t *testing.T) {

@@ -123,7 +123,7 @@ type control struct {
 	g      *gateway
 	client *xds.Client
 	level  *slog.LevelVar
-	ops    string // in place of the configuration's; "" or off: the configuration's
+	ops    string // in place of the configuration's; "": the configuration's
 }
 
 func newControl(g *gateway, level *slog.LevelVar, ops string, o xds.ClientOptions) *control {
@@ -178,16 +178,12 @@ func (c *control) Apply(cfg *config.Config) error {
 	return nil
 }
 
-// SetMembers gives them to the pool, or keeps them for a configuration that has
-// it only later.
+// SetMembers takes the way of all members from outside; see feed.
 func (c *control) SetMembers(pool string, members []config.Member) {
-	if members == nil {
-		members = []config.Member{}
-	}
 	c.g.feed(map[string][]config.Member{pool: members})
 }
 
-// RemoveMembers forgets them.
+// RemoveMembers forgets those of a pool that no configuration has any more.
 func (c *control) RemoveMembers(pool string) {
 	c.g.feed(map[string][]config.Member{pool: nil})
 }

@@ -51,7 +51,7 @@ type gateway struct {
 	applying sync.Mutex // one apply at a time
 	mu       sync.Mutex // guards what follows for readers
 	pools    map[string]*pooled
-	fed      fedMembers
+	members  map[string][]config.Member // what was fed last, by set; nil: nobody calls feed
 	admin    *sideServer
 	ops      *sideServer
 	control  *control // nil: the configuration is a file's
@@ -276,9 +276,12 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	g.mu.Lock()
 	before := g.pools
 	g.pools, g.admin, g.ops = next, adminServer, opsServer
-	for name, p := range next {
-		if list, ok := g.fed.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
-			p.pool.SetMembers(list) // which may have changed since it was made
+	for name, p := range next { // what was fed may have changed since it was made
+		if list, ok := g.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
+			p.pool.SetMembers(list)
+		}
+		if p.remote != nil && p.remoteCfg.External {
+			p.remote.SetEndpoints(g.members[config.PickerSet(name)])
 		}
 	}
 	g.mu.Unlock()
@@ -343,6 +346,11 @@ func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, c
 		c, err := extproc.NewClient(next.pool, *r, extproc.ClientOptions{Log: log, Metrics: g.remoteMetrics, Picks: g.pickMetrics})
 		if err != nil {
 			return nil, nil, fmt.Errorf("picker.remote: %w", err)
+		}
+		if r.External {
+			if err := g.adoptPicker(pc.Name, c); err != nil {
+				return nil, nil, err
+			}
 		}
 		c.Start()
 		next.remote, next.remoteCfg = c, *r

@@ -127,7 +127,7 @@ func (l *localPlanes) plane(g xds.Gateway) *localPlane {
 
 // Publish applies a configuration if it is another one than before. The process
 // has an ops interface of its own, and none to administrate a Gateway.
-func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) {
+func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) error {
 	p := l.plane(g)
 	cfg.Admin.Address, cfg.Ops.Address = "", ""
 	sum := sha256.Sum256(cfg.Encode())
@@ -135,7 +135,7 @@ func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.newest == version {
-		return
+		return nil
 	}
 	p.newest, p.refusal = version, ""
 	err := cfg.Validate()
@@ -149,6 +149,7 @@ func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) {
 		p.version = version
 	}
 	l.replied(g)
+	return nil
 }
 
 // SetMembers feeds a set of members.

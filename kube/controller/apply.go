@@ -60,7 +60,7 @@ type applied struct {
 const (
 	repairEvery  = 10 * time.Minute // for what is not watched
 	applyTime    = 20 * time.Second
-	applyAgain   = 2 * time.Second
+	applyAgain   = time.Second // after a failure; doubles
 	applyAtATime = 4
 )
 
@@ -139,17 +139,22 @@ func (p *provisioner) orphan(o object) bool {
 
 // run applies until ctx ends.
 func (p *provisioner) run(ctx context.Context) {
-	repair := time.NewTicker(repairEvery / 10)
-	defer repair.Stop()
+	again := time.NewTimer(repairEvery / 10)
+	defer again.Stop()
+	pause := applyAgain
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
-		case <-repair.C:
+		case <-again.C:
 		}
-		if !p.round(ctx) {
-			time.AfterFunc(applyAgain, func() { poke(p.wake) })
+		if p.round(ctx) {
+			pause = applyAgain
+			again.Reset(repairEvery / 10)
+		} else {
+			again.Reset(pause)
+			pause = min(2*pause, repairEvery/10)
 		}
 	}
 }

@@ -38,7 +38,7 @@ import (
 // Publisher takes what the processes of Gateways are to have, and says how far
 // they are. Its methods may be called at a time. [xds.Server] is one.
 type Publisher interface {
-	Publish(g xds.Gateway, cfg *config.Config)
+	Publish(g xds.Gateway, cfg *config.Config) error
 	SetMembers(g xds.Gateway, set string, members []config.Member)
 	RemoveMembers(g xds.Gateway, set string)
 	Remove(g xds.Gateway)

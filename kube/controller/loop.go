@@ -43,7 +43,8 @@ type served struct {
 	patience  time.Duration // after since, in which processes need not have answered
 	observed  kube.Observed // as the last translation was told
 	published bool
-	held      bool // its status waits for the processes
+	fault     string // why the newest configuration could not be sent
+	held      bool   // its status waits for the processes
 }
 
 // The times in which processes need not have answered: after a change, and
@@ -193,8 +194,12 @@ func (t *term) pass() {
 		if g.Config == nil || s == nil {
 			continue // not accepted: what runs stays as it is
 		}
-		t.c.o.Publisher.Publish(xds.Gateway(g.NamespacedName), g.Config)
-		s.published = true
+		s.published, s.fault = true, ""
+		if err := t.c.o.Publisher.Publish(xds.Gateway(g.NamespacedName), g.Config); err != nil {
+			s.fault = "the configuration cannot be sent: " + err.Error()
+			t.replied(g.NamespacedName) // which the next pass writes
+			continue
+		}
 		if version := t.c.o.Publisher.Status(xds.Gateway(g.NamespacedName)).Version; version != s.version {
 			if s.version != "" || s.patience == 0 {
 				s.patience = changePatience

@@ -94,6 +94,8 @@ func programmed(g *gatewayv1.Gateway) bool {
 func (t *term) readiness(name types.NamespacedName, s *served) (ready bool, refused string, waiting bool) {
 	p := progressOf(t.c.o.Publisher.Status(xds.Gateway(name)))
 	switch {
+	case s.fault != "":
+		return false, s.fault, false
 	case p.refused > 0:
 		return false, fmt.Sprintf("%d of %d processes refuse the configuration: %s", p.refused, p.refused+p.current+p.behind, p.fault), false
 	case p.current > 0:
