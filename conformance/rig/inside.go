@@ -49,6 +49,10 @@ func inside() error {
 	if len(os.Args) != 2 {
 		return errors.New("this name is for the rig itself")
 	}
+	// What was passed on is for this process, not for those that it starts.
+	for fd := firstFile; passed(uintptr(fd)); fd++ {
+		syscall.CloseOnExec(fd)
+	}
 	var s settings
 	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -79,6 +80,10 @@ func up(ctx context.Context, args []string) error {
 	if err := writePID(dir, cmd.Process.Pid); err != nil {
 		return err
 	}
+	// Who is impatient shall not find half a rig in the background later.
+	interrupted, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(interrupted, func() { cmd.Process.Kill() })()
 	if word, _ := io.ReadAll(ready); len(word) == 0 {
 		cmd.Wait()
 		os.Remove(filepath.Join(dir, pidFile))
