@@ -80,14 +80,17 @@ func plainNaturals(data []byte, i int) int {
 		behind := others<<8 | lastOthers>>56 // what stands behind one that is no digit
 		// Such a byte directly behind a digit is a comma, any other a space.
 		commas := others &^ behind
-		want := others>>3 | commas>>4 | commas>>5  // ' '^'0' is a mark>>3, ','^'0' has the other two bits as well
-		wrong := word&(others<<1-others>>7) ^ want // the difference is 0xFF for each mark
-		// A first digit that is 0 is the last one.
-		zeros := behind &^ others &^ (word&^highs + 0x7F*ones)
-		wrong |= (zeros<<8 | lastZeros>>56) &^ others
+		want := others>>3 | commas>>4 | commas>>5 // ' '^'0' is a mark>>3, ','^'0' has the other two bits as well
+		all := others<<1 - others>>7              // 0xFF for each mark
 		// The digits after the last mark of the word before and those up to the
-		// first mark of this one are at most seven if that mark is not higher.
-		if wrong != 0 || others == 0 || others&-others > lastOthers {
+		// first mark of this one are at most seven if that mark is not higher. A
+		// word of digits only fails at the next mark.
+		if word&all != want || others&-others > lastOthers {
+			break
+		}
+		// A first digit that is 0 is the last one. Few are.
+		zeros := behind &^ others &^ (word&^highs + 0x7F*ones)
+		if zeros|lastZeros != 0 && (zeros<<8|lastZeros>>56)&^others != 0 {
 			break
 		}
 		lastOthers, lastZeros = others, zeros
