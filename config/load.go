@@ -29,6 +29,9 @@ type Options struct {
 	// ReadFile reads the picker files that the configuration names; nil: from
 	// disk, plain files of at most 4 MiB.
 	ReadFile func(path string) ([]byte, error)
+	// Unlistened takes a file that lists no listener of any kind, and then no
+	// models either: whoever runs it says where it is reached.
+	Unlistened bool
 }
 
 // Load reads, expands, decodes, defaults and validates the file at path.
@@ -83,7 +86,7 @@ func ParseWith(name string, text []byte, o Options) (*Config, error) {
 	c.derive()
 	l.problems, l.faulty = d.problems, d.faulty
 	l.readPickers(c, o.ReadFile)
-	v := validator{c: c, skip: l.isFaulty}
+	v := validator{c: c, skip: l.isFaulty, unlistened: o.Unlistened}
 	v.all()
 	l.place(v.problems)
 	if len(l.problems) == 0 && o.Check != nil {

@@ -91,7 +91,7 @@ func collide(a, b string) bool {
 }
 
 func (v *validator) listeners() {
-	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 {
+	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 && !v.unlistened {
 		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]`)
 	}
 	type open struct{ path, address string }

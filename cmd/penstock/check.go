@@ -104,7 +104,8 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check -c FILE",
 		Short: "Validate a configuration",
 		Long: `Validate a configuration without starting anything, with the picker files and
-certificates that it names.
+certificates that it names. A file for penstock epp needs no listeners; the
+answer says which commands run a file, where that is not all of them.
 
 Every problem is one line on standard error, file:line:col: path: what; hint.
 Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wrong.`,
@@ -114,7 +115,7 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 			if err := checkOutput(output, "text"); err != nil {
 				return err
 			}
-			_, err := loadConfig(file, checkFiles)
+			cfg, err := loadConfig(file, config.Options{Unlistened: true, Check: checkFiles})
 			problems, content := problemsOf(err)
 			if err != nil && !content {
 				return err
@@ -123,8 +124,9 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 				if err := printJSON(c.OutOrStdout(), struct {
 					File     string        `json:"file"`
 					Valid    bool          `json:"valid"`
+					Commands []string      `json:"commands,omitempty"` // that run it
 					Problems []jsonProblem `json:"problems"`
-				}{file, err == nil, jsonProblems(problems)}); err != nil {
+				}{file, err == nil, commandsFor(cfg), jsonProblems(problems)}); err != nil {
 					return err
 				}
 			} else {
@@ -136,7 +138,7 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 				return &exitError{code: exitFailed}
 			}
 			if output != "json" {
-				fmt.Fprintf(c.OutOrStdout(), "%s: ok\n", file)
+				fmt.Fprintf(c.OutOrStdout(), "%s: ok%s\n", file, useOf(cfg))
 			}
 			return nil
 		},
@@ -144,6 +146,30 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 	configFlag(c, &file)
 	outputFlag(c, &output, "text")
 	return quiet(c)
+}
+
+// commandsFor are the commands that run cfg; nil is none.
+func commandsFor(cfg *config.Config) []string {
+	switch {
+	case cfg == nil:
+		return nil
+	case len(cfg.Listeners) == 0 && len(cfg.PickerListeners) == 0:
+		return []string{"epp"}
+	}
+	return []string{"run", "epp"}
+}
+
+// useOf says what a file without listeners for clients can be used for.
+func useOf(cfg *config.Config) string {
+	switch {
+	case len(cfg.Listeners) > 0:
+		return ""
+	case len(cfg.PickerListeners) > 0:
+		return " (no listeners: penstock run and penstock epp serve its pickerListeners to other gateways, and nothing to clients)"
+	case len(cfg.Pools) == 1:
+		return " for penstock epp alone (no listeners: penstock run would refuse it)"
+	}
+	return " for penstock epp --pool-name POOL alone (no listeners: penstock run would refuse it)"
 }
 
 // jsonProblem is a config.Problem as JSON.
@@ -169,16 +195,18 @@ func configFlag(c *cobra.Command, file *string) {
 }
 
 // loadConfig reads and checks a configuration as far as that goes without
-// opening a socket; checks are further ones. Its error is an exitError for a
-// file that cannot be read.
-func loadConfig(file string, checks ...func(*config.Config) []*config.Problem) (*config.Config, error) {
-	cfg, err := config.LoadWith(file, config.Options{Check: func(cfg *config.Config) []*config.Problem {
+// opening a socket; picker profiles are checked besides what o.Check does. Its
+// error is an exitError for a file that cannot be read.
+func loadConfig(file string, o config.Options) (*config.Config, error) {
+	further := o.Check
+	o.Check = func(cfg *config.Config) []*config.Problem {
 		problems := checkPickers(cfg)
-		for _, check := range checks {
-			problems = append(problems, check(cfg)...)
+		if further != nil {
+			problems = append(problems, further(cfg)...)
 		}
 		return problems
-	}})
+	}
+	cfg, err := config.LoadWith(file, o)
 	if err == nil {
 		return cfg, nil
 	}

@@ -4,10 +4,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -109,10 +106,7 @@ func (f *eppFlags) run(ctx context.Context, release func()) error {
 
 // load reads the file and keeps of it what a picker needs.
 func (f *eppFlags) load() (*config.Config, error) {
-	cfg, err := loadConfig(f.config)
-	if missesListeners(err) {
-		cfg, err = f.loadWithListener(err)
-	}
+	cfg, err := loadConfig(f.config, config.Options{Unlistened: true})
 	if err != nil {
 		return nil, err
 	}
@@ -132,42 +126,6 @@ func (f *eppFlags) load() (*config.Config, error) {
 		out.Ops.Address = fmt.Sprintf(":%d", f.metrics)
 	}
 	return &out, nil
-}
-
-// missesListeners says that a file is refused only because nobody could reach
-// what it describes.
-func missesListeners(err error) bool {
-	problems, _ := problemsOf(err)
-	other := slices.ContainsFunc(problems, func(p *config.Problem) bool {
-		return p.Path != "listeners" && !(p.Path == "models" && strings.Contains(p.What, "no models"))
-	})
-	return !other && slices.ContainsFunc(problems, func(p *config.Problem) bool { return p.Path == "listeners" })
-}
-
-// loadWithListener loads a file that lists no listener of any kind: the flags
-// stand for the line that is missing.
-func (f *eppFlags) loadWithListener(refused error) (*config.Config, error) {
-	text, err := os.ReadFile(f.config)
-	if err != nil {
-		return nil, err
-	}
-	var doc struct {
-		Pools []struct {
-			Name string `yaml:"name"`
-		} `yaml:"pools"`
-	}
-	if yaml.Unmarshal(text, &doc) != nil || bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, refused
-	}
-	name := f.pool
-	if name == "" && len(doc.Pools) == 1 {
-		name = doc.Pools[0].Name
-	}
-	if name == "" {
-		return nil, refused
-	}
-	text = fmt.Appendf(text, "\npickerListeners: [{pool: %q}]\n", name)
-	return config.ParseWith(f.config, text, config.Options{Check: checkPickers})
 }
 
 // listeners are those of the file, or the one that the flags describe.

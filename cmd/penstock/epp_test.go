@@ -121,7 +121,7 @@ func TestEPPFlags(t *testing.T) {
 		{"which pool", two + clients, "", "error: has 2 pools and no pickerListeners; choose one with --pool-name: a, b"},
 		{"which listener", two + listener, "--grpc-port 7", "error: --grpc-port: "},
 		{"no such pool", two + clients, "--pool-name c", "error: --pool-name c"},
-		{"two pools and nothing else", strings.SplitAfter(two, "\n")[0], "", "error: there are no listeners"},
+		{"two pools and nothing else", strings.SplitAfter(two, "\n")[0], "", "error: has 2 pools and no pickerListeners; choose one with --pool-name: a, b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &eppFlags{}

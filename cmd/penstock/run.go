@@ -32,7 +32,7 @@ and then exits; a second signal cuts the streams that are still open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path) })
+			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path, config.Options{}) })
 		},
 	}
 	configFlag(cmd, &path)
