@@ -28,6 +28,9 @@ func (x *exchange) Attempt(m *pool.Member) {
 	x.t.attempts(m.Address())
 }
 
+// Served says that it was m who got it.
+func (x *exchange) Served(m *pool.Member) { x.Attempt(m) }
+
 // Head shows the picker the answer's head and who served, and carries out its
 // edits.
 func (x *exchange) Head(code int, header http.Header) {

@@ -117,6 +117,7 @@ func (p *scripted) Pick(_ context.Context, r *epp.Request) (*epp.Result, error) 
 type observer struct{ p *scripted }
 
 func (o observer) Attempt(m *pool.Member) { o.p.note("attempt %s", m.Address()) }
+func (o observer) Served(m *pool.Member)  { o.p.note("served %s", m.Address()) }
 func (o observer) Head(status int, h http.Header) {
 	o.p.note("head %d", status)
 	if h.Get("X-Drop-Me") != "" {

@@ -99,7 +99,7 @@ func (x *stream) attribute() {
 		return
 	}
 	if m != x.member && x.pick.Observer != nil {
-		x.pick.Observer.Attempt(m)
+		x.pick.Observer.Served(m)
 	}
 	x.member = m
 	switch {
