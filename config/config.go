@@ -313,7 +313,7 @@ type Limits struct {
 	Headers        Size     `yaml:"headers" default:"64KiB" min:"4KiB" max:"16MiB"`         // default 64KiB
 	JSONDepth      int      `yaml:"jsonDepth" default:"128" min:"8" max:"10000"`            // default 128
 	HeaderTimeout  Duration `yaml:"headerTimeout" default:"10s" min:"10ms" max:"10m"`       // default 10s
-	UploadIdle     Duration `yaml:"uploadIdle" default:"30s" min:"10ms" max:"1h"`           // between two reads of a request body; default 30s
+	UploadIdle     Duration `yaml:"uploadIdle" default:"30s" min:"10ms" max:"1h"`           // between two reads of a request body, or messages of one to a picker; default 30s
 	WriteIdle      Duration `yaml:"writeIdle" default:"60s" min:"10ms" max:"1h"`            // a client that takes no byte for so long is cut; default 60s
 	KeepAlive      Duration `yaml:"keepAlive" default:"150s" min:"10ms" max:"24h"`          // idle connections; default 150s
 	Streams        int      `yaml:"streams" default:"1000" min:"1" max:"1000000"`           // concurrent requests per HTTP/2 connection; default 1000

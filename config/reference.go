@@ -254,7 +254,7 @@ func meanings() map[string]string {
 		"Limits.headers":        "Longest request header.",
 		"Limits.jsonDepth":      "Deepest nesting of a request body.",
 		"Limits.headerTimeout":  "Time for a client to send its header.",
-		"Limits.uploadIdle":     "Between two reads of a request body.",
+		"Limits.uploadIdle":     "Between two reads of a request body, or two messages of an unfinished request to a picker listener.",
 		"Limits.writeIdle":      "A client that takes no byte for so long is cut.",
 		"Limits.keepAlive":      "How long an idle client connection is kept.",
 		"Limits.streams":        "Concurrent requests per HTTP/2 connection.",

@@ -261,7 +261,7 @@ func (ls *Listeners) open(lc config.PickerListener, limits config.Limits, r *rul
 			return nil, fmt.Errorf("health: %w", err)
 		}
 	}
-	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers),
+	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers), grpc.InTapHandle(leashes),
 		grpc.MaxConcurrentStreams(uint32(min(int64(lc.Streams)+spareStreams, math.MaxUint32))), // see Server.Process
 		grpc.MaxRecvMsgSize(l.message))...)
 	extprocv3.RegisterExternalProcessorServer(l.grpc, l.server)

@@ -55,7 +55,9 @@ func testConfig() *config.Config {
 			{Name: "other", Targets: []config.Target{{Pool: "elsewhere", Model: "x"}}, ReportModel: "asked"},
 			{Name: "latest", Alias: "chat"},
 		},
-		Limits: config.Limits{Body: 1 << 20, BodiesInFlight: 64 << 20, Headers: 64 << 10, JSONDepth: 128, Drain: config.Duration(10 * time.Second)},
+		Timeouts: config.Timeouts{Total: config.Duration(30 * time.Minute)},
+		Limits: config.Limits{Body: 1 << 20, BodiesInFlight: 64 << 20, Headers: 64 << 10, JSONDepth: 128,
+			UploadIdle: config.Duration(30 * time.Second), Drain: config.Duration(10 * time.Second)},
 	}
 }
 

@@ -38,6 +38,7 @@ type stream struct {
 	rules   *rules
 	grpc    extprocv3.ExternalProcessor_ProcessServer
 	ctx     context.Context
+	leash   *leash
 	inbox   chan received // see next
 	quit    chan struct{} // ends who fills inbox
 	begun   bool          // a message has come
@@ -107,7 +108,7 @@ type request struct {
 }
 
 func newStream(s *Server, r *rules, g extprocv3.ExternalProcessor_ProcessServer) *stream {
-	return &stream{server: s, rules: r, grpc: g, ctx: g.Context(), outcome: outcomeFailed}
+	return &stream{server: s, rules: r, grpc: g, ctx: g.Context(), leash: leashOf(g.Context()), outcome: outcomeFailed}
 }
 
 // picked says that the request was given an endpoint.
