@@ -277,6 +277,18 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 			pair(path+".cert", p.TLS.Cert, p.TLS.Key)
 			authority(path+".ca", p.TLS.CA)
 		}
+		if r := p.Picker.Remote; r != nil && r.TLS != nil {
+			path := fmt.Sprintf("pools[%d].picker.remote.tls", i)
+			pair(path+".cert", r.TLS.Cert, r.TLS.Key)
+			authority(path+".ca", r.TLS.CA)
+		}
+	}
+	for i, l := range cfg.PickerListeners {
+		if l.TLS != nil {
+			path := fmt.Sprintf("pickerListeners[%d].tls", i)
+			pair(path+".cert", l.TLS.Cert, l.TLS.Key)
+			authority(path+".clientCA", l.TLS.ClientCA)
+		}
 	}
 	return problems
 }
