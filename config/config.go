@@ -141,6 +141,17 @@ type ClientTLS struct {
 	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
 }
 
+// PickerTLS is how a picker elsewhere proves itself. Each of Pins is the SHA-256
+// of a public key (SubjectPublicKeyInfo) in base64, as in RFC 7469.
+type PickerTLS struct {
+	CA                 string   `yaml:"ca" file:"path"` // PEM file; empty: the system's
+	Cert               string   `yaml:"cert" file:"path"`
+	Key                string   `yaml:"key" file:"path"`
+	ServerName         string   `yaml:"serverName"`
+	InsecureSkipVerify bool     `yaml:"insecureSkipVerify"`
+	Pins               []string `yaml:"pins"` // one of them must be in the chain that is verified; nil: any chain
+}
+
 // Metrics says how members are scraped.
 type Metrics struct {
 	Path     string   `yaml:"path"`                                         // default /metrics (trtllm: /prometheus/metrics)
@@ -201,7 +212,7 @@ const (
 // RemotePicker is a picker that speaks the Endpoint Picker Protocol over gRPC.
 type RemotePicker struct {
 	Address       string         `yaml:"address"` // host:port, resolved to every A and AAAA record
-	TLS           *ClientTLS     `yaml:"tls"`     // nil: plaintext
+	TLS           *PickerTLS     `yaml:"tls"`     // nil: plaintext
 	FailureMode   FailureMode    `yaml:"failureMode" default:"FailClose" enum:"FailClose|FailOpen"`
 	OnInvalidPick OnInvalidPick  `yaml:"onInvalidPick" default:"fallback" enum:"fallback|reject"`
 	Timeout       Duration       `yaml:"timeout" default:"5s" min:"1ms" max:"10m"`         // of a pick, queueing there included

@@ -153,6 +153,13 @@ func meanings() map[string]string {
 		"ClientTLS.serverName":         "Name to expect; unless set, the member's host.",
 		"ClientTLS.insecureSkipVerify": "Believe any certificate.",
 
+		"PickerTLS.ca":                 "PEM file with the authorities; unless set, the system's.",
+		"PickerTLS.cert":               "PEM file with the gateway's own certificate.",
+		"PickerTLS.key":                "PEM file with its key.",
+		"PickerTLS.serverName":         "Name to expect; unless set, the host of address.",
+		"PickerTLS.insecureSkipVerify": "Believe any certificate, or any with a key of pins.",
+		"PickerTLS.pins":               "SHA-256 of public keys in base64 (pin-sha256 of RFC 7469). One must be the picker's own or, where it is verified, an authority's above it.",
+
 		"Metrics.path":     "Path of the metrics page; /metrics unless set (trtllm: /prometheus/metrics).",
 		"Metrics.interval": "Shortest time between two scrapes of a member, jittered.",
 		"Metrics.timeout":  "Longest time for one scrape.",

@@ -4,6 +4,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,6 +81,12 @@ func (v *validator) remotePicker(path string, p *PickerRef) {
 		v.keyPair(path+".tls", t.Cert, t.Key, false)
 		if t.CA != "" && t.InsecureSkipVerify {
 			v.fail(path+".tls.insecureSkipVerify", "no certificate would be checked against ca", "leave out one of them")
+		}
+		v.notEmpty(path+".tls.pins", t.Pins != nil, len(t.Pins), "any key")
+		for i, pin := range t.Pins {
+			if sum, err := base64.StdEncoding.DecodeString(pin); err != nil || len(sum) != sha256.Size {
+				v.fail(joinIndex(path+".tls.pins", i), fmt.Sprintf("%q is not a SHA-256 in base64", pin), "write 44 characters that end in =, as in RFC 7469")
+			}
 		}
 	}
 	if h := r.Health; h.Timeout > h.Interval && !h.Off {

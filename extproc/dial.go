@@ -86,7 +86,7 @@ func (r *replicas) credentials() (credentials.TransportCredentials, error) {
 	if r.cfg.TLS == nil {
 		return insecure.NewCredentials(), nil
 	}
-	c := certs.Client(*r.cfg.TLS)
+	c := r.identity()
 	if c.ServerName == "" {
 		c.ServerName, _, _ = net.SplitHostPort(r.cfg.Address) // addresses are dialled, the name is proven
 	}
@@ -94,8 +94,17 @@ func (r *replicas) credentials() (credentials.TransportCredentials, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := certs.Pin(conf, r.cfg.TLS.Pins); err != nil {
+		return nil, err
+	}
 	conf.NextProtos = []string{"h2"}
 	return credentials.NewTLS(conf), nil
+}
+
+// identity is what the configured TLS says of files and names.
+func (r *replicas) identity() certs.Client {
+	t := r.cfg.TLS
+	return certs.Client{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
 }
 
 // start resolves the address for the first time, which may take as long as a
@@ -153,7 +162,7 @@ func (r *replicas) refresh(ctx context.Context) {
 	found = slices.Compact(found)
 	old := *r.list.Load()
 	if r.cfg.TLS != nil {
-		if stamp := certs.Client(*r.cfg.TLS).Stamp(); stamp != r.stamp {
+		if stamp := r.identity().Stamp(); stamp != r.stamp {
 			if _, err := r.credentials(); err != nil {
 				r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
 			} else {

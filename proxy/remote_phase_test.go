@@ -5,7 +5,9 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -473,6 +475,9 @@ func TestRemotePickerTLS(t *testing.T) {
 	s := model(t, answers(200, answer))
 	member := strings.TrimPrefix(s.URL, "http://")
 	p := extproctest.Start(t, extproctest.Good(member), &pair)
+	sum := sha256.Sum256(pair.Leaf.RawSubjectPublicKeyInfo)
+	pin := base64.StdEncoding.EncodeToString(sum[:])
+	other := base64.StdEncoding.EncodeToString(make([]byte, sha256.Size))
 	gatewayWith := func(text string) *rig {
 		return newRig(t, []*httptest.Server{s}, func(y string) string {
 			return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, %s, refresh: 100ms, health: {interval: 100ms, timeout: 100ms}}}", p.Address, text), 1)
@@ -485,6 +490,12 @@ func TestRemotePickerTLS(t *testing.T) {
 		"tls: {}":                                                 503,
 		fmt.Sprintf("tls: {ca: %q, serverName: wrong}", certFile): 503,
 		"timeout: 1s":                                             503, // plaintext
+
+		fmt.Sprintf("tls: {insecureSkipVerify: true, pins: [%q, %q]}", other, pin): 200,
+		fmt.Sprintf("tls: {insecureSkipVerify: true, pins: [%q]}", other):          503,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", certFile, pin):                    200,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", certFile, other):                  503,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", otherFile, pin):                   503,
 	} {
 		g := gatewayWith(text)
 		status := 0

@@ -70,7 +70,6 @@ var budget = archtest.Budget{
 	Structs: archtest.Allow{},
 	Packages: archtest.Allow{
 		"internal/sse":    "a wire format of its own (WHATWG server-sent events), with its fuzz target",
-		"internal/certs":  "TLS files, for packages that may not import each other",
 		"internal/golden": "the one runner of text cases, for tests only",
 	},
 }
