@@ -35,13 +35,7 @@ type shownTo struct {
 // watched is Good that notes what it is shown, and edits the answer's head.
 func (k *shownTo) watched(list string, fields ...extproctest.Field) extproctest.Script {
 	return func(s *extproctest.Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(list, list); err != nil {
 			return err
 		}
 		for {
