@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -98,20 +99,10 @@ func refusal(name string) string {
 	switch name = textproto.CanonicalMIMEHeaderKey(name); {
 	case name == "Host":
 		return refusedPseudo
-	case name == "Content-Length", ofTheHop(name):
+	case name == "Content-Length", h1.OfTheHop(name):
 		return refusedFraming
 	}
 	return ""
-}
-
-// ofTheHop says which fields end at each hop (RFC 9110 §7.6.1); canonical.
-func ofTheHop(name string) bool {
-	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
-		return true
-	}
-	return false
 }
 
 // shown is what a picker is shown of a client's header: not what belongs to
@@ -125,7 +116,7 @@ func shown(h http.Header) http.Header {
 			"X-Llm-D-Request-Dropped-Reason":
 			continue
 		}
-		if !ofTheHop(name) {
+		if !h1.OfTheHop(name) {
 			out[name] = values
 		}
 	}

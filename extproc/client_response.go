@@ -14,6 +14,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
 )
@@ -41,7 +42,7 @@ func (x *exchange) Head(code int, header http.Header) {
 	x.sse = strings.HasPrefix(header.Get("Content-Type"), "text/event-stream")
 	h := make(http.Header, len(header))
 	for name, values := range header {
-		if !ofTheHop(name) && name != "Content-Length" {
+		if !h1.OfTheHop(name) && name != "Content-Length" {
 			h[name] = values
 		}
 	}
