@@ -268,23 +268,25 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 // buildPool makes a pool ready for cfg, or prepares the change of one that is
 // there. A new pool runs already when this returns: its members are known and
 // being scraped before it gets a request, and a picker elsewhere is connected.
-func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, commit func(), err error) {
+func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (_ *pooled, _ func(), fail error) {
 	before := g.pools[pc.Name]
-	next = &pooled{}
-	commit = func() {}
+	next, commit := &pooled{}, func() {}
 	if before != nil {
 		next.pool = before.pool
+		var err error
 		if commit, err = before.pool.Prepare(pc); err != nil {
 			return nil, nil, err
 		}
 	} else {
-		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
+		made, err := pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics})
+		if err != nil {
 			return nil, nil, err
 		}
-		next.pool.Start(context.Background())
+		next.pool = made
+		made.Start(context.Background())
 		defer func() {
-			if err != nil {
-				next.pool.Close()
+			if fail != nil {
+				made.Close()
 			}
 		}()
 	}
