@@ -200,6 +200,7 @@ func TestHealth(t *testing.T) {
 	if err != nil || len(list.GetStatuses()) != 5 || list.GetStatuses()["readiness"].GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("list: %v, %v", list, err)
 	}
+	empty.SetMembers([]config.Member{{Address: "10.0.0.1:8000"}})
 
 	// While a stream is open a drain shows on the health port.
 	stream := open(t, t.Context(), dial(t, at[0].Address))

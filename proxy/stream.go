@@ -43,7 +43,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	y.flush = y.sse || res.ContentLength < 0
 	if res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
-		if x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
+		if x.model.report && (x.record.ModelUsed != x.record.ModelAsked || x.replaced()) && res.StatusCode < 300 {
 			o.AnswerModel = x.record.ModelAsked
 		}
 		y.tap = llm.NewTap(o)
@@ -82,7 +82,7 @@ func (x *exchange) sendHead(res *http.Response) {
 	h := x.w.Header()
 	responseHeader(h, res.Header)
 	h.Set(requestIDHeader, x.record.RequestID)
-	h.Set("X-Model-Used", x.target.model)
+	h.Set("X-Model-Used", x.record.ModelUsed)
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no")

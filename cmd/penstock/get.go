@@ -273,13 +273,10 @@ func modelTable(w io.Writer, models []admin.ModelStatus) {
 func pickTable(w io.Writer, picks []*epp.Explanation) {
 	fmt.Fprintln(w, "TIME\tREQUEST\tPOOL\tMODEL\tPICKED\tREASON\tCACHED OF PROMPT")
 	for _, x := range picks {
-		picked, cached := "-", 0
-		if len(x.Picked) > 0 {
-			picked = x.Picked[0]
-			for _, c := range x.Candidates {
-				if c.Endpoint == picked {
-					cached = c.MatchedTokens
-				}
+		picked, cached := orDash(x.SentTo()), 0
+		for _, c := range x.Candidates {
+			if c.Endpoint == picked {
+				cached = c.MatchedTokens
 			}
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d/%d\n", x.At.Local().Format("15:04:05.000"), x.RequestID, x.Pool, x.Model, picked, x.Reason, cached, x.PromptTokens)
