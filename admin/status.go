@@ -62,7 +62,24 @@ type PoolStatus struct {
 	Discovery string         `json:"discoveryError,omitempty"` // why the last good members stay; empty: they are new
 	Scraping  float64        `json:"scrapeIntervalSeconds"`    // in force; 0: members are not scraped
 	Requests  int64          `json:"requests"`                 // in flight on all members
+	Picker    *PickerStatus  `json:"picker,omitempty"`         // elsewhere; null: Profile is picked by
 	Status    []MemberStatus `json:"memberStatus"`
+}
+
+// PickerStatus is a picker elsewhere, and one document of /pickers.
+type PickerStatus struct {
+	Pool       string          `json:"pool"`
+	Address    string          `json:"address"`
+	Unresolved string          `json:"resolveError,omitempty"` // why the last known replicas stay
+	Replicas   []ReplicaStatus `json:"replicas"`
+}
+
+// ReplicaStatus is one address of a picker elsewhere.
+type ReplicaStatus struct {
+	Address string `json:"address"`
+	State   string `json:"state"` // ready, not ready, unchecked
+	Streams int64  `json:"streams"`
+	Error   string `json:"error,omitempty"` // the last one; empty: none since it was ready
 }
 
 // MemberStatus is one member as the gateway sees it at this moment.

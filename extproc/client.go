@@ -61,6 +61,10 @@ func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client,
 // pick.
 func (c *Client) Start() { c.replicas.start() }
 
+// Replicas are the addresses behind the picker's name; unresolved is why there
+// are no, or no new, ones.
+func (c *Client) Replicas() (list []ReplicaStatus, unresolved string) { return c.replicas.status() }
+
 // Close stops asking. Streams that are open end with their requests.
 func (c *Client) Close() { c.replicas.close() }
 
@@ -259,10 +263,7 @@ func (c *Client) ask(ctx context.Context, r *epp.Request, t *trace) (*exchange, 
 	for {
 		p := c.replicas.choose(asked)
 		if p == nil {
-			if len(asked) > 0 {
-				return nil, &Failure{failUnreachable, errors.New("no replica answers")}
-			}
-			return nil, &Failure{failUnreachable, fmt.Errorf("no replica of %s is ready", c.cfg.Address)}
+			return nil, &Failure{failUnreachable, c.replicas.notReady()}
 		}
 		asked = append(asked, p)
 		t.asks(p.address)

@@ -127,12 +127,14 @@ type getOptions struct {
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|models|picks",
+		Use:   "get pools|members|pickers|models|picks",
 		Short: "Show what a running gateway knows",
 		Long: `Show what a running gateway knows, from its admin interface.
 
   pools    pools with their source, profile and members by state
   members  members with their load and last metrics; --pool NAME for one pool
+  pickers  replicas of the pickers elsewhere (picker.remote), with the last
+           error of each; --pool NAME for one pool
   models   names that clients may ask for, with their targets
   picks    the newest decisions; --pool NAME, -n COUNT
 
@@ -140,7 +142,7 @@ A value that a server does not report is printed as -, never as 0.
 Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`,
 		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "models", "picks"},
+		ValidArgs: []string{"pools", "members", "pickers", "models", "picks"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
@@ -154,7 +156,7 @@ Exit codes: 0 printed, 1 the gateway was not reached or refused, 2 wrong flags.`
 	}
 	outputFlag(c, &o.output, "table")
 	adminFlag(c, &o.admin)
-	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, picks)")
+	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, pickers, picks)")
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
 	return quiet(c)
 }
@@ -169,6 +171,8 @@ func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Wr
 		return show(ctx, a, what, nil, o.output, w, poolTable)
 	case "members":
 		return show(ctx, a, what, query, o.output, w, memberTable)
+	case "pickers":
+		return show(ctx, a, what, query, o.output, w, pickerTable)
 	case "models":
 		return show(ctx, a, what, nil, o.output, w, modelTable)
 	case "picks":
@@ -238,6 +242,18 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", m.Pool, m.Address, state, m.Requests, m.Queued,
 			numberOrDash(x.Waiting), numberOrDash(x.Running), kv, hits, metrics)
+	}
+}
+
+func pickerTable(w io.Writer, pickers []admin.PickerStatus) {
+	fmt.Fprintln(w, "POOL\tPICKER\tREPLICA\tSTATE\tSTREAMS\tLAST ERROR")
+	for _, p := range pickers {
+		for _, r := range p.Replicas {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", p.Pool, p.Address, r.Address, r.State, r.Streams, orDash(r.Error))
+		}
+		if p.Unresolved != "" {
+			fmt.Fprintf(w, "%s\t%s\t-\tnot resolved\t-\t%s\n", p.Pool, p.Address, p.Unresolved)
+		}
 	}
 }
 

@@ -76,8 +76,22 @@ func (g *gateway) poolStatus() []admin.PoolStatus {
 	var out []admin.PoolStatus
 	for _, name := range g.poolNames() {
 		if p := g.pooled(name); p != nil {
-			out = append(out, admin.StatusOf(p.pool))
+			s := admin.StatusOf(p.pool)
+			if p.remote != nil {
+				s.Profile, s.Picker = "remote "+p.remoteCfg.Address, pickerStatus(name, p)
+			}
+			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// pickerStatus is that of a picker elsewhere.
+func pickerStatus(pool string, p *pooled) *admin.PickerStatus {
+	list, unresolved := p.remote.Replicas()
+	out := &admin.PickerStatus{Pool: pool, Address: p.remoteCfg.Address, Unresolved: unresolved}
+	for _, r := range list {
+		out.Replicas = append(out.Replicas, admin.ReplicaStatus(r))
 	}
 	return out
 }
