@@ -62,9 +62,8 @@ const (
 	adviseOtherPort          // the port is gRPC without ext_proc
 )
 
-// adviceOn reads an error; secure says that TLS was spoken, identified that a
-// client certificate was shown.
-func adviceOn(err error, secure, identified bool) advice {
+// adviceOn reads an error; secure says that TLS was spoken.
+func adviceOn(err error, secure bool) advice {
 	text := err.Error()
 	has := func(parts ...string) bool {
 		for _, p := range parts {
@@ -85,7 +84,7 @@ func adviceOn(err error, secure, identified bool) advice {
 		return adviseName
 	case has("x509: ", "failed to verify certificate"):
 		return adviseTrust
-	case secure && has("remote error: tls: ") && !has("protocol"), secure && identified && has("EOF", "connection reset", "broken pipe"):
+	case secure && has("remote error: tls: ") && !has("protocol"), secure && has("EOF", "connection reset", "broken pipe"):
 		return adviseCertificate
 	case !secure && has("error reading server preface", "EOF", "connection reset"):
 		return adviseTLS
@@ -139,7 +138,7 @@ func (a advice) forFlags() string {
 func hint(cfg *config.RemotePicker, address string, err error) string {
 	var a advice
 	if err != nil {
-		a = adviceOn(err, cfg.TLS != nil, cfg.TLS != nil && cfg.TLS.Cert != "")
+		a = adviceOn(err, cfg.TLS != nil)
 	}
 	try := "try penstock epp probe " + address
 	if cfg.TLS != nil || a == adviseTLS {

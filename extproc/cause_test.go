@@ -239,3 +239,29 @@ func TestFailOpenIsExplained(t *testing.T) {
 		}
 	}
 }
+
+func TestAdvice(t *testing.T) {
+	for _, c := range []struct {
+		text               string
+		secure             bool
+		cause, file, flags string
+	}{
+		{`connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"`, true, "connection refused", "", ""},
+		{`connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: cannot validate certificate for 10.0.0.7 because it doesn't contain any IP SANs"`, true,
+			"tls: failed to verify certificate: x509: cannot validate certificate for 10.0.0.7 because it doesn't contain any IP SANs", "tls.serverName", "--server-name"},
+		{`connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate is valid for epp, not localhost"`, true, "tls: failed to verify certificate: x509: certificate is valid for epp, not localhost", "tls.serverName", "--server-name"},
+		{`connection error: desc = "error reading server preface: remote error: tls: certificate required"`, true, "remote error: tls: certificate required", "tls.cert", "--cert"},
+		{`connection error: desc = "error reading server preface: EOF"`, true, "EOF", "refused this one", "refused this one"},
+		{`connection error: desc = "error reading server preface: read tcp 127.0.0.1:1->127.0.0.1:2: read: connection reset by peer"`, false, "connection reset by peer", "may speak TLS", "--tls"},
+		{`connection error: desc = "transport: \"quoted\""`, false, `"quoted"`, "", ""},
+		{"plain", false, "plain", "", ""},
+	} {
+		if got := extproc.CauseOf(c.text); got != c.cause {
+			t.Errorf("%s\ncause %q, want %q", c.text, got, c.cause)
+		}
+		file, flags := extproc.AdviceOn(c.text, c.secure)
+		if !strings.Contains(file, c.file) || !strings.Contains(flags, c.flags) || c.file == "" && file+flags != "" {
+			t.Errorf("%s\nadvice %q and %q", c.text, file, flags)
+		}
+	}
+}

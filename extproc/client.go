@@ -43,7 +43,7 @@ type Client struct {
 	pending  atomic.Int64
 	turn     atomic.Uint64
 	traces   traces
-	warned   atomic.Int64 // when the last failure was logged, Unix seconds
+	warned   seldom
 }
 
 // NewClient reads the TLS files; Start connects.
@@ -213,8 +213,7 @@ func (o *follower) settle(epp.Outcome) { o.charge.Release() }
 
 // complain logs a failure, at most once a second.
 func (c *Client) complain(f *Failure) {
-	now := time.Now().Unix()
-	if last := c.warned.Load(); last != now && c.warned.CompareAndSwap(last, now) {
+	if _, ok := c.warned.now(); ok {
 		c.log.Warn("the remote picker failed", "picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode))
 	}
 }

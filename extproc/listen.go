@@ -6,7 +6,9 @@ package extproc
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -304,7 +306,46 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.Creds(credentials.NewTLS(conf)), nil
+	return grpc.Creds(&telling{credentials.NewTLS(conf), &seldom{}, func(peer net.Addr, cause string, more int64) {
+		l.log.Warn("a gateway could not speak TLS to the picker", "pool", l.pool(), "listener", l.cfg.Address, "peer", peer.String(), "error", cause, "moreSince", more)
+	}}), nil
+}
+
+// telling is TLS that tells of handshakes that failed, but not of peers that
+// connect and say nothing, as probes of a port do.
+type telling struct {
+	credentials.TransportCredentials
+	often *seldom
+	tell  func(peer net.Addr, cause string, more int64)
+}
+
+// ServerHandshake is part of credentials.TransportCredentials.
+func (c *telling) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil && !errors.Is(err, io.EOF) {
+		if more, ok := c.often.now(); ok {
+			c.tell(raw.RemoteAddr(), causeOf(err), more)
+		}
+	}
+	return conn, info, err
+}
+
+// Clone is part of credentials.TransportCredentials.
+func (c *telling) Clone() credentials.TransportCredentials {
+	return &telling{c.TransportCredentials.Clone(), c.often, c.tell}
+}
+
+// seldom bounds a line of the log to one a second.
+type seldom struct{ last, left atomic.Int64 }
+
+// now says that the line may be written, and how many were left out before it.
+func (s *seldom) now() (more int64, ok bool) {
+	now := time.Now().Unix()
+	if last := s.last.Load(); last != now && s.last.CompareAndSwap(last, now) {
+		return s.left.Swap(0), true
+	}
+	s.left.Add(1)
+	return 0, false
 }
 
 // socket binds address, or takes it over from a listener that has it: no

@@ -42,6 +42,7 @@ type Server struct {
 	limit   int64         // streams at a time
 	open    atomic.Int64
 	rules   atomic.Pointer[rules]
+	astray  seldom
 }
 
 // rules are what a stream begins and ends under. Immutable.

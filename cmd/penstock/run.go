@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -61,7 +62,7 @@ func runGateway(ctx context.Context, release func(), path string, load func() (*
 		log.Info("listening", "listener", name, "address", addr)
 	}
 	for _, a := range g.pickers.Addresses() {
-		log.Info("listening", "listener", "picker", "pool", a.Pool, "address", a.Address, "tls", a.TLS, "health", a.Health)
+		log.Info("listening", "listener", "picker", "pool", a.Pool, "address", a.Address, "tls", a.TLS, "health", cmp.Or(a.Health, "off"))
 	}
 	for _, side := range []struct {
 		what   string
