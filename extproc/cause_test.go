@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -263,5 +264,49 @@ func TestAdvice(t *testing.T) {
 		if !strings.Contains(file, c.file) || !strings.Contains(flags, c.flags) || c.file == "" && file+flags != "" {
 			t.Errorf("%s\nadvice %q and %q", c.text, file, flags)
 		}
+	}
+}
+
+// A gateway that cannot speak TLS to the picker is logged with its address and
+// the cause, once a second; who only connects is not.
+func TestFailedHandshakesAreLogged(t *testing.T) {
+	log := &logged{}
+	p := newPool(t, 1)
+	ls := extproc.NewListeners(extproc.ListenersOptions{Log: slog.New(slog.NewTextHandler(log, nil))})
+	apply(t, ls, listening(func(l *config.PickerListener) { l.Plaintext = false }), map[string]extproc.Backend{"llama": {Pool: p, Picker: scheduler(t, p)}})
+	t.Cleanup(func() { ls.Drain(context.Background()) })
+	address := ls.Addresses()[0].Address
+	for range 3 {
+		conn, err := net.Dial("tcp", address) // as a probe of the port does
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	const calls = 20
+	began := time.Now()
+	peer := ""
+	for range calls {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer = conn.LocalAddr().String()
+		conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+		io.Copy(io.Discard, conn) // until the server has seen it
+		conn.Close()
+	}
+	lines := strings.Count(log.String(), "could not speak TLS")
+	if most := int(time.Since(began)/time.Second) + 2; lines < 1 || lines > most {
+		t.Errorf("%d lines of %d handshakes:\n%s", lines, calls, log)
+	}
+	host, _, _ := net.SplitHostPort(peer)
+	for _, want := range []string{"peer=" + host + ":", "first record does not look like a TLS handshake", "pool=llama"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log.String(), "EOF") {
+		t.Errorf("a probe of the port is logged:\n%s", log)
 	}
 }
