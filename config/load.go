@@ -24,6 +24,10 @@ type Options struct {
 	// [Problem.Under]); positions are completed, also into picker files. It is
 	// called only when the configuration is valid otherwise.
 	Check func(*Config) []*Problem
+	// Advise is like Check about what is valid and yet perhaps not what is meant;
+	// it goes to Advice, with positions, when the configuration is valid.
+	Advise func(*Config) []*Problem
+	Advice *Problems
 	// Env looks up variables; nil: the environment of the process.
 	Env func(name string) (string, bool)
 	// ReadFile reads the picker files that the configuration names; nil: from
@@ -94,6 +98,10 @@ func ParseWith(name string, text []byte, o Options) (*Config, error) {
 	}
 	if len(l.problems) > 0 {
 		return nil, l.sorted()
+	}
+	if o.Advise != nil && o.Advice != nil {
+		l.place(o.Advise(c))
+		*o.Advice = l.sorted()
 	}
 	return c, nil
 }

@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -108,6 +110,7 @@ certificates that it names. A file for penstock epp needs no listeners; the
 answer says which commands run a file, where that is not all of them.
 
 Every problem is one line on standard error, file:line:col: path: what; hint.
+Lines that begin with note: are about what is valid and may yet not be meant.
 Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wrong.`,
 		Example: "  penstock check -c penstock.yaml",
 		Args:    cobra.NoArgs,
@@ -115,7 +118,8 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 			if err := checkOutput(output, "text"); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(file, config.Options{Unlistened: true, Check: checkFiles})
+			var notes config.Problems
+			cfg, err := loadConfig(file, config.Options{Unlistened: true, Check: checkFiles, Advise: advise, Advice: &notes})
 			problems, content := problemsOf(err)
 			if err != nil && !content {
 				return err
@@ -126,12 +130,16 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 					Valid    bool          `json:"valid"`
 					Commands []string      `json:"commands,omitempty"` // that run it
 					Problems []jsonProblem `json:"problems"`
-				}{file, err == nil, commandsFor(cfg), jsonProblems(problems)}); err != nil {
+					Notes    []jsonProblem `json:"notes,omitempty"` // on what is valid
+				}{file, err == nil, commandsFor(cfg), jsonProblems(problems), jsonProblems(notes)}); err != nil {
 					return err
 				}
 			} else {
 				for _, p := range problems {
 					fmt.Fprintln(c.ErrOrStderr(), p)
+				}
+				for _, p := range notes {
+					fmt.Fprintln(c.ErrOrStderr(), "note:", p)
 				}
 			}
 			if err != nil {
@@ -291,6 +299,58 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 		}
 	}
 	return problems
+}
+
+// advise is about what is valid and may yet not be meant.
+func advise(cfg *config.Config) []*config.Problem {
+	notes := hostnames(cfg)
+	open := map[string]bool{} // pools whose picker elsewhere may be gone
+	for _, p := range cfg.Pools {
+		open[p.Name] = p.Picker.Remote != nil && p.Picker.Remote.FailureMode == config.FailOpen
+	}
+	for i, m := range cfg.Models {
+		for j, t := range m.Targets {
+			if open[t.Pool] && t.Model == "" {
+				notes = append(notes, &config.Problem{
+					Path: fmt.Sprintf("models[%d].targets[%d]", i, j), What: fmt.Sprintf("names no model: without its picker (FailOpen) the pool is asked for %q", m.Name),
+					Hint: "write model: NAME if the picker is what renames it, or servers answer 404",
+				})
+			}
+		}
+	}
+	return notes
+}
+
+// hostnames are the members by name of pools that the Endpoint Picker Protocol
+// is spoken about, which knows addresses only.
+func hostnames(cfg *config.Config) (notes []*config.Problem) {
+	for i, p := range cfg.Pools {
+		why := "a picker elsewhere (picker.remote) names it by its address, which is then no member"
+		if slices.ContainsFunc(cfg.PickerListeners, func(l config.PickerListener) bool { return l.Pool == p.Name }) {
+			why = "other gateways (pickerListeners) are told ip:port, and take no name"
+		} else if p.Picker.Remote == nil {
+			continue
+		}
+		note := func(at func(j int) string, members []config.Member) {
+			for j, m := range members {
+				if _, err := netip.ParseAddrPort(m.Address); err != nil {
+					notes = append(notes, &config.Problem{
+						Path: at(j), What: fmt.Sprintf("%q is no address: %s", m.Address, why), Hint: "write ip:port, or members: {dns: NAME:PORT}, which resolves it",
+					})
+				}
+			}
+		}
+		note(func(j int) string { return fmt.Sprintf("pools[%d].members.static[%d]", i, j) }, p.Members.Static)
+		if p.Members.File == "" {
+			continue
+		}
+		if text, err := os.ReadFile(p.Members.File); err == nil {
+			if list, err := config.ParseMembers(p.Members.File, text); err == nil {
+				note(func(int) string { return fmt.Sprintf("pools[%d].members.file", i) }, list)
+			}
+		}
+	}
+	return notes
 }
 
 // problemsOf says whether err is about the content of a configuration.

@@ -150,6 +150,9 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	g.reloads.WithLabelValues("ok").Inc()
 	g.reloadOK.Set(1)
 	g.reloadTime.SetToCurrentTime()
+	for _, note := range hostnames(cfg) {
+		g.log.Warn("a member is not named by its address", "path", note.Path, "what", note.What, "hint", note.Hint)
+	}
 	if old != nil {
 		changes := config.Diff(old, cfg)
 		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond).String())
