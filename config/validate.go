@@ -171,7 +171,7 @@ func names[T any](list []T, name func(*T) string) []string {
 }
 
 func (v *validator) models() {
-	if len(v.c.Models) == 0 && (len(v.c.Listeners) > 0 || len(v.c.PickerListeners) == 0 && !v.unlistened) {
+	if len(v.c.Models) == 0 && len(v.c.Listeners) > 0 { // without listeners that alone is said
 		v.fail("models", "there are no models", "add one: models: [{name: chat, targets: [{pool: NAME}]}]")
 	}
 	seen := map[string]string{}

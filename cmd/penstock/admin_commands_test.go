@@ -28,7 +28,7 @@ import (
 func penstock(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
 	t.Helper()
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newConfigCommand(), newDocsCommand())
+	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newEPPCommand(), newConfigCommand(), newDocsCommand())
 	var out, errs bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&out)
@@ -195,6 +195,13 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 		{"explain --admin " + address, 2, []string{"nothing to explain", "--body"}},
 		{"explain req-1 --body x", 2, []string{"exclude each other"}},
 		{"explain --body /does/not/exist", 2, []string{"/does/not/exist", "no such file"}},
+		{"epp --grpc-port abc", 2, []string{"--grpc-port abc: want a whole number", "epp --help"}},
+		{"epp --drain 5", 2, []string{"--drain 5: want a time span with a unit"}},
+		{"epp --secure-serving false", 2, []string{"--secure-serving=false"}},
+		{"epp --grpc-port 0", 2, []string{"--grpc-port 0 is not a port"}},
+		{"epp probe 127.0.0.1:1 --cert a.pem", 2, []string{"--cert a.pem", "--key"}},
+		{"epp probe 127.0.0.1:1 --key a.pem", 2, []string{"--key a.pem", "--cert"}},
+		{"epp probe 127.0.0.1:1 --plaintext --ca a.pem", 2, []string{"--plaintext", "leave out"}},
 		{"get secrets", 2, []string{"secrets", "get --help"}},
 		{"get", 2, []string{"get --help"}},
 		{"get pools --wide", 2, []string{"--wide", "get --help"}},

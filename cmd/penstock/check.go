@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -55,6 +56,9 @@ func usageError(format string, args ...any) error {
 func quiet(c *cobra.Command) *cobra.Command {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) {
+			return usageError("--%s %s: %s; try %s --help", bad.GetFlag().Name, bad.GetValue(), wantedBy(bad.GetFlag()), c.CommandPath())
+		}
 		return usageError("%w; try %s --help", err, c.CommandPath())
 	})
 	if c.HasSubCommands() && !c.Runnable() {
@@ -78,6 +82,8 @@ func quiet(c *cobra.Command) *cobra.Command {
 					return usageError("%s what? one of %s; try %s --help", c.Name(), strings.Join(takes, ", "), c.CommandPath())
 				case len(takes) > 0:
 					return usageError("%s takes one of %s, not %s; try %s --help", c.Name(), strings.Join(takes, ", "), strings.Join(a, " "), c.CommandPath())
+				case len(a) == 1 && (a[0] == "true" || a[0] == "false") && lastSwitch(c) != "":
+					return usageError("%s is no argument; a flag that is on or off takes its value with =: --%s=%[1]s", a[0], lastSwitch(c))
 				case len(a) == 1 && c.Flags().Lookup("config") != nil:
 					return usageError("%s takes its file with -c: %s -c %s; try %[2]s --help", c.Name(), c.CommandPath(), a[0])
 				}
@@ -87,6 +93,31 @@ func quiet(c *cobra.Command) *cobra.Command {
 		}
 	}
 	return c
+}
+
+// wantedBy is what a flag takes.
+func wantedBy(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int", "int64", "uint64", "uint":
+		return "want a whole number"
+	case "float64":
+		return "want a number"
+	case "duration":
+		return "want a time span with a unit, such as 30s"
+	case "bool":
+		return "want true or false"
+	}
+	return "not a " + f.Value.Type()
+}
+
+// lastSwitch is a flag that is on or off and was given, or "".
+func lastSwitch(c *cobra.Command) (name string) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func outputFlag(c *cobra.Command, output *string, plain string) {

@@ -101,7 +101,20 @@ func (f *eppFlags) run(ctx context.Context, release func()) error {
 	if f.certs != "" && !f.secure {
 		return usageError("--cert-path means TLS, --secure-serving=false means none; leave out one of them")
 	}
-	return runGateway(ctx, release, f.config, f.load)
+	return runGateway(ctx, release, f.config, f.load, f.flagOf)
+}
+
+// flagOf is the flag of the address with that key of the configuration, or "".
+func (f *eppFlags) flagOf(key string) string {
+	switch {
+	case key == "ops.address":
+		return "--metrics-port"
+	case strings.HasPrefix(key, "pickerListeners[") && strings.HasSuffix(key, ".health"):
+		return "--grpc-health-port"
+	case strings.HasPrefix(key, "pickerListeners["):
+		return "--grpc-port"
+	}
+	return ""
 }
 
 // load reads the file and keeps of it what a picker needs.
@@ -145,7 +158,7 @@ func (f *eppFlags) listeners(cfg *config.Config) ([]config.PickerListener, error
 	case len(list) == 0 && len(names) == 1:
 		name = names[0]
 	case len(list) == 0:
-		return nil, usageError("%s has %d pools and no pickerListeners; choose one with --pool-name: %s", f.config, len(names), strings.Join(names, ", "))
+		return nil, usageError("%s has %d pools and no pickerListeners; choose one with --pool-name (%s), or add pickerListeners", f.config, len(names), strings.Join(names, ", "))
 	}
 	if len(list) == 0 {
 		list = []config.PickerListener{{

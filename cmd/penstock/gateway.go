@@ -6,14 +6,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -32,6 +35,7 @@ type gateway struct {
 	log     *slog.Logger
 	file    string // of the configuration; "" when there is none
 	started time.Time
+	flagOf  func(key string) string // the flag that gives an address; nil: there are none
 	reg     *prometheus.Registry
 	proxy   *proxy.Server
 	pickers *extproc.Listeners // where other gateways ask
@@ -136,7 +140,7 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	start := time.Now()
 	old := g.cfg.Load()
 	if err == nil {
-		err = g.apply(cfg)
+		err = g.bound(cfg, g.apply(cfg))
 	}
 	if err != nil {
 		g.fault.Store(&reloadFault{At: time.Now(), Err: err.Error()})
@@ -162,6 +166,35 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	}
 	return nil
 }
+
+// bound adds to an error over an address that is taken what may be tried: the
+// key that it comes from, or the flag.
+func (g *gateway) bound(cfg *config.Config, err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	part, rest, _ := strings.Cut(err.Error(), ": ")
+	key := part + ".address"
+	if strings.HasPrefix(part, "pickerListeners[") && strings.HasPrefix(rest, "health: ") {
+		key = part + ".health"
+	}
+	try := "try another " + key
+	if g.flagOf != nil {
+		if flag := g.flagOf(key); flag != "" {
+			try += ", or " + flag
+		}
+	}
+	if key == "admin.address" {
+		try += `, or admin: {address: "off"}`
+		if cfg.Admin.Address == defaultAdmin {
+			try += "; " + defaultAdmin + " is the default, also of another penstock on this machine"
+		}
+	}
+	return fmt.Errorf("%w; %s", err, try)
+}
+
+// defaultAdmin is the default of admin.address.
+const defaultAdmin = "127.0.0.1:9901"
 
 // apply builds every part of cfg, which may fail and then changes nothing, and
 // swaps all of them in, which cannot fail.

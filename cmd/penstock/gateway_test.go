@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 
@@ -51,5 +53,44 @@ pools:
 				}
 			}
 		})
+	}
+}
+
+// An address that is taken is named by its key, and what to try is said.
+func TestAddressesThatAreTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := fmt.Sprintf("%q", l.Addr())
+	f := &eppFlags{}
+	for _, c := range []struct {
+		text  string
+		flags func(string) string
+		want  string
+	}{
+		{`listeners: [{name: l, address: TAKEN, anonymous: true}]`, nil, "; try another listeners[0].address"},
+		{`admin: {address: TAKEN}`, f.flagOf, `; try another admin.address, or admin: {address: "off"}`},
+		{`ops: {address: TAKEN}`, nil, "; try another ops.address"},
+		{`ops: {address: TAKEN}`, f.flagOf, "; try another ops.address, or --metrics-port"},
+		{`pickerListeners: [{pool: p, address: TAKEN, health: "off"}]`, f.flagOf, "; try another pickerListeners[0].address, or --grpc-port"},
+		{`pickerListeners: [{pool: p, address: "127.0.0.1:0", health: TAKEN}]`, f.flagOf, "; try another pickerListeners[0].health, or --grpc-health-port"},
+	} {
+		text := "pools: [{name: p, members: {static: [\"127.0.0.1:1\"]}}]\nmodels: [{name: m, targets: [{pool: p}]}]\n" + strings.ReplaceAll(c.text, "TAKEN", taken)
+		if !strings.Contains(text, "admin") {
+			text += "\nadmin: {address: \"off\"}"
+		}
+		cfg, err := config.ParseWith("test.yaml", []byte(text), config.Options{Unlistened: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newGateway(slog.New(slog.DiscardHandler), "")
+		g.flagOf = c.flags
+		err = g.reload(cfg, nil)
+		if err == nil || !strings.HasSuffix(err.Error(), "address already in use"+c.want) {
+			t.Errorf("%s\n%v, want %q", c.text, err, c.want)
+		}
+		g.close(context.Background())
 	}
 }

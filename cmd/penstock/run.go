@@ -33,7 +33,7 @@ and then exits; a second signal cuts the streams that are still open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path, config.Options{}) })
+			return runGateway(ctx, stop, path, func() (*config.Config, error) { return loadConfig(path, config.Options{}) }, nil)
 		},
 	}
 	configFlag(cmd, &path)
@@ -41,8 +41,9 @@ and then exits; a second signal cuts the streams that are still open.`,
 }
 
 // runGateway serves what load reads from the file at path until ctx ends, then
-// drains. release gives the signals back.
-func runGateway(ctx context.Context, release func(), path string, load func() (*config.Config, error)) error {
+// drains. release gives the signals back; flagOf is the flag that gives an
+// address, by its key, nil where there are no such flags.
+func runGateway(ctx context.Context, release func(), path string, load func() (*config.Config, error), flagOf func(key string) string) error {
 	var level slog.LevelVar
 	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
 	signal.Notify(hup, syscall.SIGHUP)
@@ -55,6 +56,7 @@ func runGateway(ctx context.Context, release func(), path string, load func() (*
 	}
 	log := newLogger(cfg.Log, &level)
 	g := newGateway(log, path)
+	g.flagOf = flagOf
 	if err := g.reload(cfg, nil); err != nil {
 		return err
 	}

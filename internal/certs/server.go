@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -41,6 +42,14 @@ func (s *Server) Config() (*tls.Config, error) {
 	}, nil
 }
 
+// prefixed begins with tls: once, as errors of crypto/tls do themselves.
+func prefixed(err error) error {
+	if strings.HasPrefix(err.Error(), "tls: ") {
+		return err
+	}
+	return fmt.Errorf("tls: %w", err)
+}
+
 // lookEvery bounds how often the files are looked at.
 const lookEvery = time.Second
 
@@ -63,13 +72,13 @@ func (s *Server) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
 	if err != nil {
-		return fmt.Errorf("tls: %w", err)
+		return prefixed(err)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: s.Protocols}
 	if s.ClientCA != "" {
 		pem, err := os.ReadFile(s.ClientCA)
 		if err != nil {
-			return fmt.Errorf("tls: %w", err)
+			return prefixed(err)
 		}
 		conf.ClientCAs = x509.NewCertPool()
 		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
