@@ -43,6 +43,7 @@ type ListenerStatus struct {
 	Address string `json:"address"` // as bound
 	TLS     bool   `json:"tls"`
 	Up      bool   `json:"up"`
+	Error   string `json:"certificateError,omitempty"` // why the newest certificate is not in use
 }
 
 // PoolSummary counts a pool's members.
@@ -68,10 +69,10 @@ type PoolStatus struct {
 
 // PickerStatus is a picker elsewhere, and one document of /pickers.
 type PickerStatus struct {
-	Pool       string          `json:"pool"`
-	Address    string          `json:"address"`
-	Unresolved string          `json:"resolveError,omitempty"` // why the last known replicas stay
-	Replicas   []ReplicaStatus `json:"replicas"`
+	Pool     string          `json:"pool"`
+	Address  string          `json:"address"`
+	Error    string          `json:"error,omitempty"` // why the replicas, or the identity shown to them, are the last known ones
+	Replicas []ReplicaStatus `json:"replicas"`
 }
 
 // ReplicaStatus is one address of a picker elsewhere.

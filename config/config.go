@@ -333,6 +333,7 @@ type Limits struct {
 	// have, so that each can be served by a connection to a member.
 	Connections int      `yaml:"connections" default:"16384" min:"1" max:"10000000"` // default 16384
 	Drain       Duration `yaml:"drain" default:"10m" min:"0s" max:"24h"`             // at shutdown; default 10m
+	LameDuck    Duration `yaml:"lameDuck" default:"0s" min:"0s" max:"10m"`           // before the drain: not ready, and serving on; default 0s
 }
 
 // Records is where the one record per request goes.

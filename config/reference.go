@@ -267,6 +267,7 @@ func meanings() map[string]string {
 		"Limits.streams":        "Concurrent requests per HTTP/2 connection.",
 		"Limits.connections":    "Client connections at a time; more wait to be accepted. At most half of the open files that the process may have.",
 		"Limits.drain":          "At shutdown, time for running requests to end.",
+		"Limits.lameDuck":       "At shutdown, time before the drain in which health and readiness say no and everything is still served, for load balancers and gateways to notice.",
 
 		"Records.path":   "stdout, off, or a file.",
 		"Records.buffer": "Records held in memory; beyond it they are dropped and counted.",

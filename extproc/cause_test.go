@@ -310,3 +310,25 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 		t.Errorf("a probe of the port is logged:\n%s", log)
 	}
 }
+
+// Before a drain health says no, and everything is still served.
+func TestFade(t *testing.T) {
+	p := newPool(t, 1)
+	ls, at := listen(t, listening(), map[string]extproc.Backend{"llama": {Pool: p, Picker: scheduler(t, p)}})
+	conn := dial(t, at[0].Address)
+	if s, err := check(t, conn, ""); err != nil || s != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Fatalf("before: %v, %v", s, err)
+	}
+	ls.Fade()
+	for _, c := range []*grpc.ClientConn{conn, dial(t, at[0].Address), dial(t, at[0].Health)} {
+		if s, err := check(t, c, ""); err != nil || s != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("health: %v, %v", s, err)
+		}
+		if s, err := check(t, c, "liveness"); err != nil || s != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Errorf("liveness: %v, %v", s, err)
+		}
+	}
+	if _, _, err := ask(open(t, t.Context(), dial(t, at[0].Address)), prompt(10)); err != nil {
+		t.Errorf("a new connection is not served: %v", err)
+	}
+}

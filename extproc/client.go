@@ -61,9 +61,9 @@ func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client,
 // pick.
 func (c *Client) Start() { c.replicas.start() }
 
-// Replicas are the addresses behind the picker's name; unresolved is why there
-// are no, or no new, ones.
-func (c *Client) Replicas() (list []ReplicaStatus, unresolved string) { return c.replicas.status() }
+// Replicas are the addresses behind the picker's name; fault is why they, or the
+// identity shown to them, are the last known ones.
+func (c *Client) Replicas() (list []ReplicaStatus, fault string) { return c.replicas.status() }
 
 // Close stops asking. Streams that are open end with their requests.
 func (c *Client) Close() { c.replicas.close() }

@@ -44,6 +44,7 @@ type replicas struct {
 	runs sync.WaitGroup
 
 	stamp  string                 // of the certificate files
+	bad    string                 // of those that could not be read
 	failed bool                   // the last resolution
 	lost   atomic.Pointer[string] // why it did; nil: it did not
 }
@@ -177,7 +178,12 @@ func (r *replicas) refresh(ctx context.Context) {
 	if r.cfg.TLS != nil {
 		if stamp := r.identity().Stamp(); stamp != r.stamp {
 			if _, err := r.credentials(); err != nil {
-				r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
+				why := "the picker's TLS files cannot be read; the old identity stays: " + err.Error()
+				r.lost.Store(&why)
+				if r.bad != stamp {
+					r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
+				}
+				r.bad = stamp
 			} else {
 				r.stamp, old = stamp, nil // all connections anew
 			}

@@ -56,7 +56,7 @@ func (h *health) status(service string) healthv1.HealthCheckResponse_ServingStat
 	case healthLiveness:
 		return healthv1.HealthCheckResponse_SERVING
 	case "", healthReadiness, healthInference, serviceName:
-		if h.drains() || !h.server.rules.Load().Pool.Told() {
+		if h.drains() || h.server.fading.Load() || !h.server.rules.Load().Pool.Told() {
 			return healthv1.HealthCheckResponse_NOT_SERVING
 		}
 		return healthv1.HealthCheckResponse_SERVING

@@ -145,6 +145,7 @@ type ListenerAddress struct {
 	Address string
 	Health  string // "": none of its own
 	TLS     string // files, self-signed or none
+	Fault   string // why the newest certificate is not in use; "": it is
 }
 
 // Addresses are the bound addresses, in the order of the configuration.
@@ -160,7 +161,7 @@ func (ls *Listeners) Addresses() (out []ListenerAddress) {
 		case l.cfg.Plaintext:
 			a.TLS = "none"
 		case l.cfg.TLS != nil:
-			a.TLS = "files"
+			a.TLS, a.Fault = "files", l.files.Fault()
 		}
 		out = append(out, a)
 	}
@@ -175,6 +176,16 @@ func (ls *Listeners) Open() (n int) {
 		n += int(l.server.open.Load())
 	}
 	return n
+}
+
+// Fade says by health that no more is served, and serves on: gateways should
+// have gone elsewhere before a Drain.
+func (ls *Listeners) Fade() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.list {
+		l.server.fading.Store(true)
+	}
 }
 
 // Drain says by health that no more is served, stops accepting, and waits until
@@ -201,6 +212,7 @@ type listener struct {
 	message int                   // bytes of one message
 	headers uint32
 	server  *Server
+	files   *certs.Server // nil: no certificate in files
 
 	grpc         *grpc.Server
 	socket       net.Listener
@@ -295,10 +307,10 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	var conf *tls.Config
 	var err error
 	if t := l.cfg.TLS; t != nil {
-		files := &certs.Server{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Protocols: []string{"h2"}, Complain: func(err error) {
+		l.files = &certs.Server{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Protocols: []string{"h2"}, Complain: func(err error) {
 			l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
 		}}
-		conf, err = files.Config()
+		conf, err = l.files.Config()
 	} else {
 		own := &certs.SelfSigned{Name: "penstock endpoint picker", Protocols: []string{"h2"}}
 		conf, err = own.Config()

@@ -43,6 +43,7 @@ type Server struct {
 	open    atomic.Int64
 	rules   atomic.Pointer[rules]
 	astray  seldom
+	fading  atomic.Bool // see Listeners.Fade
 }
 
 // rules are what a stream begins and ends under. Immutable.

@@ -25,6 +25,7 @@ type listener struct {
 	cfg     config.Listener
 	limits  config.Limits
 	socket  net.Listener
+	files   *certs.Server // nil: plaintext
 	http    *http.Server
 	ctx     context.Context // of every request on it
 	cut     context.CancelCauseFunc
@@ -69,16 +70,16 @@ func (s *Server) openListener(lc config.Listener, limits config.Limits) (*listen
 		return l, nil
 	}
 	l.http.Protocols.SetHTTP2(http2)
-	files := &certs.Server{
+	l.files = &certs.Server{
 		Cert: lc.TLS.Cert, Key: lc.TLS.Key, ClientCA: lc.TLS.ClientCA, Protocols: []string{"http/1.1"},
 		Complain: func(err error) {
 			s.log.Error("certificate not reloaded; the old one stays", "cert", lc.TLS.Cert, "error", err)
 		},
 	}
 	if http2 {
-		files.Protocols = []string{"h2", "http/1.1"}
+		l.files.Protocols = []string{"h2", "http/1.1"}
 	}
-	if l.http.TLSConfig, err = files.Config(); err != nil {
+	if l.http.TLSConfig, err = l.files.Config(); err != nil {
 		l.socket.Close()
 		return nil, err
 	}

@@ -169,6 +169,17 @@ func (s *Server) Addresses() map[string]string {
 	return m
 }
 
+// CertificateFault is why the newest certificate of a listener is not in use,
+// "" if it is.
+func (s *Server) CertificateFault(listener string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.listeners[listener]; l != nil && l.files != nil {
+		return l.files.Fault()
+	}
+	return ""
+}
+
 // Open is the number of exchanges under way.
 func (s *Server) Open() int { return int(s.open.Load()) }
 

@@ -66,7 +66,7 @@ func fakeAdmin(t *testing.T) (address string) {
 			return []admin.PoolStatus{{
 				PoolSummary: admin.PoolSummary{Name: "llama", Members: 2, Ready: 1}, Requests: 4,
 				Engine: "vllm", Protocol: "http", Profile: "default", Source: "dns llama:8000", Discovery: "no such host",
-				Picker: &admin.PickerStatus{Pool: "llama", Address: "epp:9002", Unresolved: "no such host", Replicas: []admin.ReplicaStatus{
+				Picker: &admin.PickerStatus{Pool: "llama", Address: "epp:9002", Error: "no such host", Replicas: []admin.ReplicaStatus{
 					{Address: "10.0.1.1:9002", State: "ready", Streams: 3},
 					{Address: "10.0.1.2:9002", State: "not ready", Error: "connection refused"},
 				}},
@@ -117,10 +117,10 @@ llama  10.0.0.1:8000  returning (40%)    4          100            1        -   
 llama  10.0.0.2:8000  ejected (refused)  0          0              -        -        -    -            unknown, lacks kvUsage (last try: timeout)
 `},
 		{"get pickers --pool llama", `
-POOL   PICKER    REPLICA        STATE         STREAMS  LAST ERROR
-llama  epp:9002  10.0.1.1:9002  ready         3        -
-llama  epp:9002  10.0.1.2:9002  not ready     0        connection refused
-llama  epp:9002  -              not resolved  -        no such host
+POOL   PICKER    REPLICA        STATE      STREAMS  LAST ERROR
+llama  epp:9002  10.0.1.1:9002  ready      3        -
+llama  epp:9002  10.0.1.2:9002  not ready  0        connection refused
+llama  epp:9002  -              -          -        no such host
 `},
 		{"get models", `
 MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS

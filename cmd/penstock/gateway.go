@@ -52,6 +52,7 @@ type gateway struct {
 	records atomic.Pointer[usage.Log]
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	loads   atomic.Int64                // configurations applied
+	fading  atomic.Bool                 // the end has been announced
 	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
@@ -405,6 +406,12 @@ func (g *gateway) pooled(name string) *pooled {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.pools[name]
+}
+
+// fade says that the end is near, and serves on.
+func (g *gateway) fade() {
+	g.fading.Store(true)
+	g.pickers.Fade()
 }
 
 // close drains the data plane within ctx and ends everything else. It returns

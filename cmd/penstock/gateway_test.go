@@ -5,13 +5,20 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 )
 
 // A part that cannot be built refuses the whole configuration, at the start and
@@ -92,5 +99,112 @@ func TestAddressesThatAreTaken(t *testing.T) {
 			t.Errorf("%s\n%v, want %q", c.text, err, c.want)
 		}
 		g.close(context.Background())
+	}
+}
+
+// At the end a gateway first says so, and serves on for limits.lameDuck.
+func TestLameDuck(t *testing.T) {
+	cfg, err := config.Parse("test.yaml", []byte(`
+listeners: [{name: l, address: "127.0.0.1:0", anonymous: true}]
+admin: {address: "off"}
+pools: [{name: p, members: {static: ["127.0.0.1:1"]}}]
+models: [{name: m, targets: [{pool: p}]}]
+pickerListeners: [{pool: p, address: "127.0.0.1:0", health: "off"}]
+limits: {lameDuck: 400ms}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(slog.New(slog.DiscardHandler), "")
+	if err := g.reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !g.readiness().Ready {
+		t.Fatal("not ready")
+	}
+	began, ended := time.Now(), make(chan error, 1)
+	models := "http://" + g.proxy.Addresses()["l"] + "/v1/models"
+	go func() { ended <- shutdown(g, func() {}) }()
+	waitFor(t, "readiness to end", func() bool { return !g.readiness().Ready })
+	if r := g.readiness(); r.Reason != "draining" || !r.Draining {
+		t.Errorf("%+v", r)
+	}
+	if time.Since(began) < 300*time.Millisecond { // a slow machine proves nothing
+		if res, err := http.Get(models); err != nil || res.StatusCode != http.StatusOK {
+			t.Errorf("not served any more: %v", err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("ended after %s", took)
+	}
+	if res, err := http.Get(models); err == nil {
+		t.Errorf("still served: %s", res.Status)
+	}
+}
+
+// A certificate that cannot be read is shown where one looks.
+func TestBrokenCertificateIsShown(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	writePair(t, cert, key)
+	cfg, err := config.Parse("test.yaml", fmt.Appendf(nil, `
+listeners: [{name: l, address: "127.0.0.1:0", anonymous: true, tls: {cert: %[1]q, key: %[2]q}}]
+admin: {address: "off"}
+pools: [{name: p, members: {static: ["127.0.0.1:1"]}}]
+models: [{name: m, targets: [{pool: p}]}]
+pickerListeners: [{pool: p, address: "127.0.0.1:0", health: "off", tls: {cert: %[1]q, key: %[2]q}}]
+`, cert, key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(slog.New(slog.DiscardHandler), "")
+	if err := g.reload(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer g.close(context.Background())
+	faults := func() (list []string) {
+		for _, l := range g.readiness().Listeners {
+			if l.Error != "" {
+				list = append(list, l.Name+": "+l.Error)
+			}
+		}
+		return list
+	}
+	if list := faults(); len(list) != 0 {
+		t.Errorf("at first: %q", list)
+	}
+	if err := os.WriteFile(cert, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the faults", func() bool { return len(faults()) == 2 })
+	for _, text := range faults() {
+		if !strings.Contains(text, ": tls: failed to find any PEM data") {
+			t.Errorf("%q", text)
+		}
+	}
+}
+
+// writePair writes a certificate of its own and its key.
+func writePair(t *testing.T, cert, key string) {
+	t.Helper()
+	conf, err := (&certs.SelfSigned{Name: "test"}).Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := conf.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -251,8 +251,8 @@ func pickerTable(w io.Writer, pickers []admin.PickerStatus) {
 		for _, r := range p.Replicas {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", p.Pool, p.Address, r.Address, r.State, r.Streams, orDash(r.Error))
 		}
-		if p.Unresolved != "" {
-			fmt.Fprintf(w, "%s\t%s\t-\tnot resolved\t-\t%s\n", p.Pool, p.Address, p.Unresolved)
+		if p.Error != "" {
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t%s\n", p.Pool, p.Address, p.Error)
 		}
 	}
 }

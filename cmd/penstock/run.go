@@ -116,8 +116,9 @@ func offer(c chan string, why string) {
 // shutdown drains within limits.drain or until a second signal, then cuts what
 // is left. A third signal has its default effect: release was called.
 func shutdown(g *gateway, release func()) error {
-	limit := g.cfg.Load().Limits.Drain.D()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	limits := g.cfg.Load().Limits
+	limit := limits.Drain.D()
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	second := make(chan os.Signal, 1)
 	signal.Notify(second, syscall.SIGINT, syscall.SIGTERM)
@@ -131,6 +132,16 @@ func shutdown(g *gateway, release func()) error {
 		case <-ctx.Done():
 		}
 	}()
+	if lame := limits.LameDuck.D(); lame > 0 {
+		g.log.Info("not ready any more, and serving on; a second signal ends it", "for", span(lame))
+		g.fade()
+		select {
+		case <-time.After(lame):
+		case <-ctx.Done():
+		}
+	}
+	ctx, ended := context.WithTimeout(ctx, limit)
+	defer ended()
 	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open()+g.pickers.Open(), "limit", span(limit))
 	start := time.Now()
 	cut := g.close(ctx)

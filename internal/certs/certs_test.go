@@ -188,8 +188,10 @@ func TestServerFollowsItsFiles(t *testing.T) {
 		write(t, paths[0], []byte("nonsense"))
 		later()
 		see("nonsense", "second")
-		if len(complaints) != 1 {
-			t.Errorf("complaints %q", complaints)
+		later()
+		see("the same nonsense", "second")
+		if len(complaints) != 1 || s.Fault() != complaints[0] || strings.Contains(s.Fault(), "tls: tls:") {
+			t.Errorf("complaints %q, fault %q", complaints, s.Fault())
 		}
 		third := issue(t, "third", nil)
 		third.write(t, paths[0], "")
@@ -201,8 +203,8 @@ func TestServerFollowsItsFiles(t *testing.T) {
 		third.write(t, paths[0], paths[1])
 		later()
 		see("mended", "third")
-		if len(complaints) != 3 {
-			t.Errorf("complaints %q", complaints)
+		if len(complaints) != 3 || s.Fault() != "" {
+			t.Errorf("complaints %q, fault %q", complaints, s.Fault())
 		}
 		s.Complain = nil
 		write(t, paths[1], []byte("nonsense"))

@@ -20,11 +20,13 @@ type Server struct {
 	Cert, Key string
 	ClientCA  string      // set: a client certificate is required
 	Protocols []string    // by ALPN
-	Complain  func(error) // about files that cannot be read; nil: to nobody
+	Complain  func(error) // about files that cannot be read, once for each change; nil: to nobody
 
 	mu     sync.Mutex
 	looked time.Time
 	stamp  string
+	bad    string // the stamp that was complained about
+	fault  error  // why the newest files are not in use
 	conf   *tls.Config
 }
 
@@ -56,12 +58,34 @@ const lookEvery = time.Second
 func (s *Server) current() *tls.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.looked) > lookEvery {
-		if err := s.load(); err != nil && s.Complain != nil {
-			s.Complain(err)
-		}
-	}
+	s.look()
 	return s.conf
+}
+
+// Fault is why the newest files are not in use, "" if they are.
+func (s *Server) Fault() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	if s.fault == nil {
+		return ""
+	}
+	return s.fault.Error()
+}
+
+// look follows the files. The lock is held.
+func (s *Server) look() {
+	if time.Since(s.looked) <= lookEvery {
+		return
+	}
+	stamp := Stamp(s.Cert, s.Key, s.ClientCA)
+	s.fault = s.load()
+	if s.fault != nil && stamp != s.bad && s.Complain != nil {
+		s.Complain(s.fault)
+	}
+	if s.bad = stamp; s.fault == nil {
+		s.bad = ""
+	}
 }
 
 func (s *Server) load() error {
