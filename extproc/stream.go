@@ -423,11 +423,11 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 	raw := func() []byte { return body }
 	kind := x.fields.get("Content-Type")
 	x.fields.op = opOf(x.fields.path())
-	parses := x.fields.op != llm.OpModels && len(body) > 0 && isJSON(kind)
-	if x.fields.op == llm.OpOther && strings.HasPrefix(kind, "multipart/form-data") {
-		parses = len(body) > 0
+	parses := x.fields.op != llm.OpModels // of an API that is known: what is no JSON is refused
+	if x.fields.op == llm.OpOther {
+		parses = isJSON(kind) || strings.HasPrefix(kind, "multipart/form-data")
 	}
-	if !parses {
+	if !parses || len(body) == 0 {
 		return raw, false, nil
 	}
 	plain := body
