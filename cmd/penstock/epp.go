@@ -66,7 +66,8 @@ without pickerListeners and with one pool, or --pool-name, stands for one
 listener on the default ports. Flags for ports and TLS go with one listener.
 
 The file is read again when it changes and on SIGHUP, as by penstock run.
-SIGTERM turns health to NOT_SERVING, stops accepting and lets open streams end.`,
+SIGTERM turns health to NOT_SERVING (for limits.lameDuck while serving on, if
+that is set), stops accepting and lets open streams end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

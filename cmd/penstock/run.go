@@ -27,8 +27,9 @@ func newRunCommand() *cobra.Command {
 
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
-say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal cuts the streams that are still open.`,
+say so. SIGINT or SIGTERM turns readiness off (for limits.lameDuck while serving
+on, if that is set), stops accepting, lets open streams end (limits.drain) and
+then exits; a second signal cuts the streams that are still open.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
