@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/penstock/penstock/config"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -74,7 +73,7 @@ func adviceOn(err error, secure bool) advice {
 		return false
 	}
 	switch {
-	case status.Code(err) == codes.Unimplemented && has("unknown service"):
+	case has("unknown service"):
 		return adviseOtherPort
 	case has("looked like an HTTP/1.1 header", "malformed HTTP response", "unexpected HTTP status code"):
 		return adviseHTTP

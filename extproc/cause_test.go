@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -330,5 +331,43 @@ func TestFade(t *testing.T) {
 	}
 	if _, _, err := ask(open(t, t.Context(), dial(t, at[0].Address)), prompt(10)); err != nil {
 		t.Errorf("a new connection is not served: %v", err)
+	}
+}
+
+// Every outcome of a pick by a picker elsewhere is on the page that says what to
+// alert on.
+func TestOutcomesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/observe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, outcome := range extproc.Outcomes() {
+		if !strings.Contains(string(page), "`"+outcome+"`") {
+			t.Errorf("docs/observe.md does not know %s", outcome)
+		}
+	}
+}
+
+// A port that has no ext_proc service is said to be another one.
+func TestHealthPortForPicker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	p := newPool(t, 1)
+	log := &logged{}
+	c, err := extproc.NewClient(p, remotePicker(t, fmt.Sprintf("address: %q", l.Addr())), extproc.ClientOptions{Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Start()
+	defer c.Close()
+	_, err = c.Pick(context.Background(), extproc.Question(nil))
+	if err == nil || !strings.Contains(err.Error(), "broken: Unimplemented: unknown service") || !strings.Contains(log.String(), "ext_proc is usually on 9002") {
+		t.Errorf("%v\n%s", err, log)
 	}
 }

@@ -214,7 +214,11 @@ func (o *follower) settle(epp.Outcome) { o.charge.Release() }
 // complain logs a failure, at most once a second.
 func (c *Client) complain(f *Failure) {
 	if _, ok := c.warned.now(); ok {
-		c.log.Warn("the remote picker failed", "picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode))
+		words := []any{"picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode)}
+		if a := adviceOn(f.Err, false); a == adviseOtherPort || a == adviseHTTP { // a connection stands
+			words = append(words, "hint", a.forFile())
+		}
+		c.log.Warn("the remote picker failed", words...)
 	}
 }
 

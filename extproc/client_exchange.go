@@ -443,6 +443,9 @@ func (x *exchange) failure(err error) error {
 	case codes.DeadlineExceeded:
 		return &Failure{failTimeout, fmt.Errorf("%w: %v", context.DeadlineExceeded, err)}
 	}
+	if s, ok := status.FromError(err); ok {
+		err = fmt.Errorf("%s: %s", s.Code(), s.Message())
+	}
 	return &Failure{failBroken, err}
 }
 

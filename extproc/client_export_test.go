@@ -124,3 +124,12 @@ func AdviceOn(text string, secure bool) (forFile, forFlags string) {
 
 // CauseOf is the cause of an error with this text.
 func CauseOf(text string) string { return causeOf(status.Error(codes.Unavailable, text)) }
+
+// Outcomes are what a pick may be counted as.
+func Outcomes() []string {
+	list := []string{reasonPicked, reasonDenied, reasonInvalid, reasonNoneReady, reasonRejected, reasonFailed, reasonTimeout}
+	for _, why := range failureReasons() {
+		list = append(list, reasonFailedOpen+why)
+	}
+	return list
+}
