@@ -248,7 +248,7 @@ const (
 // PickerResponse is the response phase.
 type PickerResponse struct {
 	Mode        ResponseMode `yaml:"mode" default:"headers" enum:"off|headers|full"`
-	HeadTimeout Duration     `yaml:"headTimeout" default:"200ms" min:"1ms" max:"1m"` // longest wait for edits of the answer's head
+	HeadTimeout Duration     `yaml:"headTimeout" default:"200ms" min:"0s" max:"1m"`  // longest wait for edits of the answer's head; 0s: none, and no edits
 	Delay       Duration     `yaml:"delay" default:"20ms" min:"0s" max:"10s"`        // pieces of a body are gathered for so long
 	Buffer      Size         `yaml:"buffer" default:"256KiB" min:"64KiB" max:"1GiB"` // of a body that the picker has not taken yet
 	MaxStall    Duration     `yaml:"maxStall" default:"0s" min:"0s" max:"1m"`        // the longest, in all, that a full buffer may hold up one answer; then the copy ends

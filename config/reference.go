@@ -198,7 +198,7 @@ func meanings() map[string]string {
 		"PickerHealth.timeout":       "Longest time for one check.",
 		"PickerHealth.off":           "Do not check: every address counts as ready.",
 		"PickerResponse.mode":        "off: nothing. headers: the head with the endpoint that served, and the usage at the end. full: a copy of the body too. None delays the body.",
-		"PickerResponse.headTimeout": "Longest wait for the picker's edits of the answer's head.",
+		"PickerResponse.headTimeout": "Longest wait for the picker's edits of the answer's head; 0s does without them.",
 		"PickerResponse.delay":       "How long pieces of a body are gathered before they are sent.",
 		"PickerResponse.buffer":      "Bytes of a body that the picker has not taken yet.",
 		"PickerResponse.maxStall":    "Longest time in all that a full buffer may hold up an answer; then the copy ends.",

@@ -59,6 +59,9 @@ func (x *exchange) Head(code int, header http.Header) {
 	if x.c.cfg.Response.Mode == config.ResponseFull {
 		x.copy = newCopier(x)
 	}
+	if x.c.cfg.Response.HeadTimeout == 0 {
+		return // the client does not wait for edits
+	}
 	timer := time.NewTimer(x.c.cfg.Response.HeadTimeout.D())
 	defer timer.Stop()
 	select {

@@ -63,24 +63,26 @@ func TestResponsePhase(t *testing.T) {
 	digest := "data: {\"choices\":[],\"usage\":{\"completion_tokens\":2,\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":4},\"total_tokens\":11}}\n\ndata: [DONE]\n\n"
 	for _, c := range []struct {
 		mode   string
+		wait   string // for edits of the head
 		heard  string
 		served bool
 		answer string
 	}{
-		{"off", "request-headers request-body-end", false, ""},
-		{"headers", "request-headers request-body-end response-headers response-body-end", true, digest},
-		{"full", "", true, stream},
+		{"off", "10s", "request-headers request-body-end", false, ""},
+		{"headers", "10s", "request-headers request-body-end response-headers response-body-end", true, digest},
+		{"headers", "0s", "request-headers request-body-end response-headers response-body-end", true, digest},
+		{"full", "10s", "", true, stream},
 	} {
-		t.Run(c.mode, func(t *testing.T) {
+		t.Run(c.mode+" "+c.wait, func(t *testing.T) {
 			k := &shownTo{}
-			r := newRemoteRig(t, 2, "response: {mode: "+c.mode+", headTimeout: 10s}", func(e []string) extproctest.Script {
+			r := newRemoteRig(t, 2, "response: {mode: "+c.mode+", headTimeout: "+c.wait+"}", func(e []string) extproctest.Script {
 				return k.watched(e[1], extproctest.Field{Name: "x-from-picker", Value: "yes"}, extproctest.Field{Name: "content-length", Value: "3"})
 			})
 			res, body := r.post(helloStream)
 			if res.StatusCode != 200 || !strings.HasSuffix(body, doneMark) {
 				t.Fatalf("%d %q", res.StatusCode, body)
 			}
-			if got := res.Header.Get("X-From-Picker"); (got == "yes") != c.served {
+			if got := res.Header.Get("X-From-Picker"); (got == "yes") != (c.served && c.wait != "0s") {
 				t.Errorf("the picker's edit of the head: %q", got)
 			}
 			r.settled()

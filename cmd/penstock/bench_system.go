@@ -29,6 +29,7 @@ type systemFlags struct {
 	rounds   int
 	requests int
 	streams  int
+	rate     int
 	period   time.Duration
 }
 
@@ -50,7 +51,7 @@ func (f *systemFlags) system(log io.Writer) (s *bench.System, self string, err e
 		return nil, "", err
 	}
 	return &bench.System{
-		Dir: dir, Log: log, Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period,
+		Dir: dir, Log: log, Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period, Rate: f.rate,
 		Backend: func(addresses []string, b *bench.Backend) []string {
 			return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","),
 				"--chunks", fmt.Sprint(b.Chunks), "--interval", b.Interval.String(), "--metrics-bytes", fmt.Sprint(max(b.MetricsBytes, 4096))}
