@@ -71,6 +71,7 @@ func Handler(o Options) http.Handler {
 	if o.Pools != nil {
 		s.get("/pools", "pools with their members", s.pools)
 		s.get("/members", "members; ?pool=NAME", s.members)
+		s.get("/pickers", "pickers elsewhere with their replicas; ?pool=NAME", s.pickers)
 	}
 	if o.Models != nil {
 		s.get("/models", "models with their targets", s.models)

@@ -94,6 +94,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"GET", "/config", "", 200, "listeners: []\n"},
 		{"GET", "/pools", "", 200, `"memberStatus": []`},
 		{"GET", "/members?pool=llama", "", 200, `"kvUsage": null`},
+		{"GET", "/pickers?pool=llama", "", 200, "[]\n"},
 		{"GET", "/models", "", 200, `"targets": []`},
 		{"GET", "/picks?n=1", "", 200, `"requestId": "req-1"`},
 		{"GET", "/picks/req-1", "", 200, `"requestId": "req-1"`},
@@ -162,7 +163,7 @@ func TestOpsServesHealthAndMetricsOnly(t *testing.T) {
 	h := admin.Ops(options())
 	for target, status := range map[string]int{
 		"/healthz": 200, "/readyz": 200, "/metrics": 200,
-		"/config": 404, "/pools": 404, "/members": 404, "/picks": 404, "/models": 404, "/explain": 404, "/debug/pprof/": 404, "/": 404,
+		"/config": 404, "/pools": 404, "/members": 404, "/pickers": 404, "/picks": 404, "/models": 404, "/explain": 404, "/debug/pprof/": 404, "/": 404,
 	} {
 		if w := do(h, "GET", target, "", "Host", "gateway.example.org"); w.Code != status {
 			t.Errorf("GET %s: %d, want %d", target, w.Code, status)
@@ -205,7 +206,7 @@ func TestForeignNamesAndPagesAreRefused(t *testing.T) {
 
 func TestNothingIsShownOfWhatIsNotThere(t *testing.T) {
 	h := admin.Handler(admin.Options{Address: "localhost:9901"})
-	for _, target := range []string{"/readyz", "/metrics", "/config", "/pools", "/members", "/models", "/picks", "/picks/x", "/explain"} {
+	for _, target := range []string{"/readyz", "/metrics", "/config", "/pools", "/members", "/pickers", "/models", "/picks", "/picks/x", "/explain"} {
 		if w := do(h, "GET", target, ""); w.Code != 404 {
 			t.Errorf("GET %s: %d, want 404", target, w.Code)
 		}

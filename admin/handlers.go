@@ -118,6 +118,21 @@ func (s *server) members(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, members)
 }
 
+func (s *server) pickers(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("pool")
+	if !s.knownPool(w, name) {
+		return
+	}
+	pickers := []PickerStatus{}
+	for _, p := range s.Pools() {
+		if p.Picker != nil && (name == "" || p.Name == name) {
+			p.Picker.Replicas = list(p.Picker.Replicas)
+			pickers = append(pickers, *p.Picker)
+		}
+	}
+	writeJSON(w, http.StatusOK, pickers)
+}
+
 func (s *server) models(w http.ResponseWriter, _ *http.Request) {
 	models := list(s.Models())
 	for i := range models {
@@ -199,7 +214,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 }
 
 // list makes an empty list print as [] and not null.
-func list[T PoolStatus | ModelStatus | TargetStatus | MemberStatus | ListenerStatus | PoolSummary | *epp.Explanation](s []T) []T {
+func list[T PoolStatus | ModelStatus | TargetStatus | MemberStatus | ListenerStatus | PoolSummary | ReplicaStatus | *epp.Explanation](s []T) []T {
 	if s == nil {
 		return []T{}
 	}

@@ -59,6 +59,7 @@ type ListenerStatus struct {
 	Address string `json:"address"` // as bound
 	TLS     bool   `json:"tls"`
 	Up      bool   `json:"up"`
+	Error   string `json:"certificateError,omitempty"` // why the newest certificate is not in use
 }
 
 // PoolSummary counts a pool's members.
@@ -78,7 +79,24 @@ type PoolStatus struct {
 	Discovery string         `json:"discoveryError,omitempty"` // why the last good members stay; empty: they are new
 	Scraping  float64        `json:"scrapeIntervalSeconds"`    // in force; 0: members are not scraped
 	Requests  int64          `json:"requests"`                 // in flight on all members
+	Picker    *PickerStatus  `json:"picker,omitempty"`         // elsewhere; null: Profile is picked by
 	Status    []MemberStatus `json:"memberStatus"`
+}
+
+// PickerStatus is a picker elsewhere, and one document of /pickers.
+type PickerStatus struct {
+	Pool     string          `json:"pool"`
+	Address  string          `json:"address"`
+	Error    string          `json:"error,omitempty"` // why the replicas, or the identity shown to them, are the last known ones
+	Replicas []ReplicaStatus `json:"replicas"`
+}
+
+// ReplicaStatus is one address of a picker elsewhere.
+type ReplicaStatus struct {
+	Address string `json:"address"`
+	State   string `json:"state"` // ready, not ready, unchecked
+	Streams int64  `json:"streams"`
+	Error   string `json:"error,omitempty"` // the last one; empty: none since it was ready
 }
 
 // MemberStatus is one member as the gateway sees it at this moment.

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// peerRate is the load at which peers are compared, in requests per second.
+// peerRate is the load at which peers are compared unless System.Rate says
+// otherwise, in requests per second.
 const peerRate = 1000
 
 // peerConnections is how many connections carry it.
@@ -60,7 +61,7 @@ type peerRun struct {
 
 // PeerCost compares ways to have a request picked for, the first of peers with
 // the others: CPU of everything between client and server, time added, and
-// requests per second at saturation. An open loop of peerRate requests a
+// requests per second at saturation. An open loop of Rate requests a
 // second, each of 2 KB with an answer of 1 KB, in alternating rounds, the
 // Baseline among them.
 func (s *System) PeerCost(ctx context.Context, peers []Peer) ([]Figure, error) {
@@ -76,7 +77,7 @@ func (s *System) PeerCost(ctx context.Context, peers []Peer) ([]Figure, error) {
 	defer stop()
 	turn := Turn{Prompt: Prompt{{ID: 1, Tokens: 470}}}
 	body := ChatBody(&turn, "bench", 200, false)
-	s.logf("peers at %d requests per second, %d B in", peerRate, len(body))
+	s.logf("peers at %d requests per second, %d B in", s.rate(), len(body))
 	var runs []*peerRun
 	for i, p := range list {
 		runs = append(runs, &peerRun{Peer: peers[i], running: p})
@@ -94,15 +95,17 @@ func (s *System) PeerCost(ctx context.Context, peers []Peer) ([]Figure, error) {
 	return peerFigures(runs), nil
 }
 
+func (s *System) rate() int { return orDefault(s.Rate, peerRate) }
+
 func (s *System) peerRound(ctx context.Context, r *peerRun, body []byte) error {
 	period := s.Period
 	if period == 0 {
 		period = 4 * time.Second
 	}
-	n := int(period.Seconds() * peerRate)
+	n := int(period.Seconds() * float64(s.rate()))
 	var waits []time.Duration
 	run := func() (err error) {
-		waits, err = pace(ctx, r.address, body, n, peerRate)
+		waits, err = pace(ctx, r.address, body, n, s.rate())
 		return err
 	}
 	asks := run

@@ -62,6 +62,7 @@ type System struct {
 	Requests int           // of one round; 0: 4000
 	Period   time.Duration // of one round of streams, and of the scraping; 0: 5 s and 20 s
 	Streams  int           // held open; 0: 9000
+	Rate     int           // of requests to peers, a second; 0: 1000
 }
 
 // Budgets of the system benches.

@@ -161,6 +161,9 @@ type ClientTLS struct {
 	// SubjectAltNames, of which the certificate must have one: "dns:NAME" or
 	// "uri:URI". nil: ServerName.
 	SubjectAltNames []string `yaml:"subjectAltNames"`
+	// Pins are the SHA-256 of public keys (SubjectPublicKeyInfo) in base64, as in
+	// RFC 7469. One of them must be in the chain that is verified; nil: any chain.
+	Pins []string `yaml:"pins"`
 }
 
 // Metrics says how members are scraped.
@@ -260,7 +263,7 @@ const (
 // PickerResponse is the response phase.
 type PickerResponse struct {
 	Mode        ResponseMode `yaml:"mode" default:"headers" enum:"off|headers|full"`
-	HeadTimeout Duration     `yaml:"headTimeout" default:"200ms" min:"1ms" max:"1m"` // longest wait for edits of the answer's head
+	HeadTimeout Duration     `yaml:"headTimeout" default:"200ms" min:"0s" max:"1m"`  // longest wait for edits of the answer's head; 0s: none, and no edits
 	Delay       Duration     `yaml:"delay" default:"20ms" min:"0s" max:"10s"`        // pieces of a body are gathered for so long
 	Buffer      Size         `yaml:"buffer" default:"256KiB" min:"64KiB" max:"1GiB"` // of a body that the picker has not taken yet
 	MaxStall    Duration     `yaml:"maxStall" default:"0s" min:"0s" max:"1m"`        // the longest, in all, that a full buffer may hold up one answer; then the copy ends
@@ -336,7 +339,7 @@ type Limits struct {
 	Headers        Size     `yaml:"headers" default:"64KiB" min:"4KiB" max:"16MiB"`         // default 64KiB
 	JSONDepth      int      `yaml:"jsonDepth" default:"128" min:"8" max:"10000"`            // default 128
 	HeaderTimeout  Duration `yaml:"headerTimeout" default:"10s" min:"10ms" max:"10m"`       // default 10s
-	UploadIdle     Duration `yaml:"uploadIdle" default:"30s" min:"10ms" max:"1h"`           // between two reads of a request body; default 30s
+	UploadIdle     Duration `yaml:"uploadIdle" default:"30s" min:"10ms" max:"1h"`           // between two reads of a request body, or messages of one to a picker; default 30s
 	WriteIdle      Duration `yaml:"writeIdle" default:"60s" min:"10ms" max:"1h"`            // a client that takes no byte for so long is cut; default 60s
 	KeepAlive      Duration `yaml:"keepAlive" default:"150s" min:"10ms" max:"24h"`          // idle connections; default 150s
 	Streams        int      `yaml:"streams" default:"1000" min:"1" max:"1000000"`           // concurrent requests per HTTP/2 connection; default 1000
@@ -345,6 +348,7 @@ type Limits struct {
 	// have, so that each can be served by a connection to a member.
 	Connections int      `yaml:"connections" default:"16384" min:"1" max:"10000000"` // default 16384
 	Drain       Duration `yaml:"drain" default:"10m" min:"0s" max:"24h"`             // at shutdown; default 10m
+	LameDuck    Duration `yaml:"lameDuck" default:"0s" min:"0s" max:"10m"`           // before the drain: not ready, and serving on; default 0s
 }
 
 // Records is where the one record per request goes.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -115,6 +116,8 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 		switch {
 		case v.Type() == memberType:
 			hint = `write "host:port" or {address: "host:port", labels: {…}}`
+		case n.kind == textKind && slices.Contains(names, "address"):
+			hint = fmt.Sprintf("write %s: {address: %q}", c.path[strings.LastIndexByte(c.path, '.')+1:], n.text)
 		case c.path != "" && len(names) <= maxKeysNamed:
 			hint += "; keys here: " + strings.Join(names, ", ")
 		}

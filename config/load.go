@@ -24,11 +24,18 @@ type Options struct {
 	// [Problem.Under]); positions are completed, also into picker files. It is
 	// called only when the configuration is valid otherwise.
 	Check func(*Config) []*Problem
+	// Advise is like Check about what is valid and yet perhaps not what is meant;
+	// it goes to Advice, with positions, when the configuration is valid.
+	Advise func(*Config) []*Problem
+	Advice *Problems
 	// Env looks up variables; nil: the environment of the process.
 	Env func(name string) (string, bool)
 	// ReadFile reads the picker files that the configuration names; nil: from
 	// disk, plain files of at most 4 MiB.
 	ReadFile func(path string) ([]byte, error)
+	// Unlistened takes a file that lists no listener of any kind, and then no
+	// models either: whoever runs it says where it is reached.
+	Unlistened bool
 }
 
 // Load reads, expands, decodes, defaults and validates the file at path.
@@ -83,7 +90,7 @@ func ParseWith(name string, text []byte, o Options) (*Config, error) {
 	c.derive()
 	l.problems, l.faulty = d.problems, d.faulty
 	l.readPickers(c, o.ReadFile)
-	v := validator{c: c, skip: l.isFaulty}
+	v := validator{c: c, skip: l.isFaulty, unlistened: o.Unlistened}
 	v.all()
 	l.place(v.problems)
 	if len(l.problems) == 0 && o.Check != nil {
@@ -91,6 +98,10 @@ func ParseWith(name string, text []byte, o Options) (*Config, error) {
 	}
 	if len(l.problems) > 0 {
 		return nil, l.sorted()
+	}
+	if o.Advise != nil && o.Advice != nil {
+		l.place(o.Advise(c))
+		*o.Advice = l.sorted()
 	}
 	return c, nil
 }

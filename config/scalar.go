@@ -83,7 +83,11 @@ func parseDuration(s string) (Duration, *Problem) {
 		return 0, &Problem{What: "is not a time span", Hint: "write a number with a unit, such as 500ms, 2s or 10m"}
 	}
 	if m[3] == "" {
-		return 0, &Problem{What: "needs a unit", Hint: "write " + m[1] + "s"}
+		hint := "write " + m[1] + "s"
+		if n, err := strconv.ParseFloat(m[1], 64); err == nil && n >= 100 {
+			hint = fmt.Sprintf("write %[1]sms or %[1]ss", m[1])
+		}
+		return 0, &Problem{What: "needs a unit", Hint: hint}
 	}
 	unit := ""
 	switch strings.ToLower(m[3]) {

@@ -16,9 +16,10 @@ import (
 // validator checks a decoded configuration. Problems carry paths only; whoever
 // knows the document adds the places.
 type validator struct {
-	c        *Config
-	skip     func(path string) bool // nothing is to be said about path
-	problems Problems
+	c          *Config
+	skip       func(path string) bool // nothing is to be said about path
+	unlistened bool                   // see Options
+	problems   Problems
 }
 
 func (v *validator) fail(path, what, hint string) {
@@ -172,7 +173,7 @@ func names[T any](list []T, name func(*T) string) []string {
 }
 
 func (v *validator) models() {
-	if len(v.c.Models) == 0 && (len(v.c.Listeners) > 0 || len(v.c.PickerListeners) == 0) && !v.maybeEmpty() {
+	if len(v.c.Models) == 0 && len(v.c.Listeners) > 0 && !v.maybeEmpty() { // without listeners that alone is said
 		v.fail("models", "there are no models", "add one: models: [{name: chat, targets: [{pool: NAME}]}]")
 	}
 	seen := map[string]string{}

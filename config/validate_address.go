@@ -91,8 +91,8 @@ func collide(a, b string) bool {
 }
 
 func (v *validator) listeners() {
-	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 && !v.maybeEmpty() {
-		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]`)
+	if len(v.c.Listeners) == 0 && len(v.c.PickerListeners) == 0 && !v.maybeEmpty() && !v.unlistened {
+		v.fail("listeners", "there are no listeners", `add one: listeners: [{name: public, address: ":8080", anonymous: true}]; a picker for other gateways is run by penstock epp`)
 	}
 	type open struct{ path, address string }
 	opened := map[string][]open{} // by port

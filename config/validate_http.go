@@ -4,8 +4,10 @@
 package config
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"fmt"
 	"regexp"
 	"slices"
@@ -84,6 +86,12 @@ func (v *validator) clientTLS(path string, t *ClientTLS) {
 		uri, isURI := strings.CutPrefix(name, "uri:")
 		if !(isDNS && hostForm.MatchString(dns)) && !(isURI && uri != "") {
 			v.fail(joinIndex(path+".subjectAltNames", i), fmt.Sprintf("%q is no alternative name", name), "write dns:NAME or uri:URI")
+		}
+	}
+	v.notEmpty(path+".pins", t.Pins != nil, len(t.Pins), "any key")
+	for i, pin := range t.Pins {
+		if sum, err := base64.StdEncoding.DecodeString(pin); err != nil || len(sum) != sha256.Size {
+			v.fail(joinIndex(path+".pins", i), fmt.Sprintf("%q is not a SHA-256 in base64", pin), "write 44 characters that end in =, as in RFC 7469")
 		}
 	}
 }

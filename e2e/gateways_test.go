@@ -185,6 +185,7 @@ pools:
 models:
   - {name: base, targets: [{pool: pool}]}
   - {name: adapter-1, targets: [{pool: pool}]}
+  - {name: renamed, targets: [{pool: pool, model: other}]}
 `, strings.Join(list, ", "), picker)
 }
 
@@ -213,8 +214,9 @@ func startWays(t *testing.T, members []*member, profile string, failOpen bool) [
 		return p
 	}
 	epp.picker = startPicker()
+	// The gateway of the remote picker leaves the renaming to it.
 	remote := start(t, penstock, "run", "-c", file(t, "remote.yaml", listener(2)+
-		poolText(members, fmt.Sprintf("{remote: {address: %q, tls: {insecureSkipVerify: true}, failureMode: %s, health: {interval: 100ms, timeout: 100ms}}}", at(1), mode))))
+		strings.Replace(poolText(members, fmt.Sprintf("{remote: {address: %q, tls: {insecureSkipVerify: true}, failureMode: %s, health: {interval: 100ms, timeout: 100ms}}}", at(1), mode)), ", model: other", "", 1)))
 	ways := []*way{
 		{name: "in process", url: "http://" + at(0)},
 		{name: "remote picker", url: "http://" + at(2), picker: epp.picker},
@@ -372,6 +374,22 @@ func TestSameBodiesAndUsage(t *testing.T) {
 	}
 }
 
+// TestRenamedModel asks for a model that the picker knows under another name:
+// the servers get theirs, the client reads its own.
+func TestRenamedModel(t *testing.T) {
+	for _, w := range startWays(t, newMembers(t), "test", false) {
+		for _, stream := range []bool{false, true} {
+			res, text := w.until(t, chatOf("renamed", "hello", stream), 200)
+			if got := res.Header.Get("X-Model"); got != "other" {
+				t.Errorf("%s: the server was asked for %q", w.name, got)
+			}
+			if n := strings.Count(text, `"model":"renamed"`); n == 0 || n != strings.Count(text, `"model":`) {
+				t.Errorf("%s, stream %v: the answer names another model: %s", w.name, stream, text)
+			}
+		}
+	}
+}
+
 // TestRefusals holds the three to the same refusals: 429 when every member is
 // full, 503 when none is ready, 400 for a body that nobody can read.
 func TestRefusals(t *testing.T) {
@@ -382,6 +400,17 @@ func TestRefusals(t *testing.T) {
 		w.until(t, hello, 200)
 		if res, text := w.post(t, `{"model":"base","messages":[}`); res.StatusCode != 400 || !strings.Contains(text, "invalid_request_error") {
 			t.Errorf("%s: %d %s", w.name, res.StatusCode, text)
+		}
+	}
+	for _, w := range ways { // the type of curl -d, without a header
+		res, err := client.Post(w.url+"/v1/chat/completions", "application/x-www-form-urlencoded", strings.NewReader(hello))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != 415 || !strings.Contains(string(text), "send application/json") {
+			t.Errorf("%s: a form: %d %s", w.name, res.StatusCode, text)
 		}
 	}
 	for _, m := range members {

@@ -125,10 +125,13 @@ type Eviction struct{ Denial *Denial }
 func (e *Eviction) Error() string { return "the endpoint picker withdrew the request" }
 
 // Observer hears of the exchange in this order: Attempt (again for each
-// further member tried), Head once, Chunk as the answer passes, End. One
-// goroutine at a time. It must return at once.
+// further member tried), Served if that was another member, Head once, Chunk as
+// the answer passes, End. One goroutine at a time. It must return at once.
 type Observer interface {
-	Attempt(m *pool.Member)
+	Attempt(m *pool.Member) // the request is sent to m now
+	// Served is for who learns only from the answer that another gateway took
+	// m: the request was sent at the last Attempt, or at the pick.
+	Served(m *pool.Member)
 	Head(status int, header http.Header) // may edit header
 	Chunk(data []byte, tokens int)       // tokens: how many output tokens data carried
 	End(trailer http.Header)

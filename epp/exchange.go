@@ -26,7 +26,7 @@ type decision struct {
 // the answer as it passes. It is the result's Observer; its lock makes Done
 // safe beside it.
 //
-// A pick whose request was never sent (no Attempt, Head or Chunk) leaves no
+// A pick whose request was never sent (no Attempt, Served, Head or Chunk) leaves no
 // trace in the index: what it added and nobody has used since is withdrawn.
 type exchange struct {
 	s      *Scheduler
@@ -46,9 +46,9 @@ type exchange struct {
 	charge  *pool.Charge
 	matched int // tokens predicted cached on m
 	at      sample
-	sent    time.Time
-	heard   bool // the request was sent
-	began   bool // the first token has come
+	sent    time.Time // before that, when it was picked for
+	heard   bool      // the request was sent
+	began   bool      // the first token has come
 	settled bool
 	chunks  int // with tokens
 	output  int // tokens
@@ -76,8 +76,7 @@ func (e *exchange) take(t *tracked, m *pool.Member, matched int, c *chains, now 
 	}
 }
 
-// Attempt says that the request is sent to m. When m is not the member charged,
-// the charge and the index follow.
+// Attempt says that the request is sent to m now.
 func (e *exchange) Attempt(m *pool.Member) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,16 +84,33 @@ func (e *exchange) Attempt(m *pool.Member) {
 		return
 	}
 	now := e.s.now()
-	if m != e.m {
-		e.charge.Release()
-		e.s.index.withdraw(e.holder, &e.chains, e.pick)
-		t, matched := e.s.find(m), 0
-		if t != nil {
-			matched = min(e.prompt, e.s.index.depth(t.holder.Load(), &e.chains)*blockTokens)
-		}
-		e.take(t, m, matched, &e.chains, e.s.tick(now), false)
-	}
+	e.move(m, now)
 	e.sent, e.heard, e.began = now, true, false
+}
+
+// Served says that m has the request since it was sent.
+func (e *exchange) Served(m *pool.Member) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.settled || m == nil {
+		return
+	}
+	e.move(m, e.s.now())
+	e.heard = true
+}
+
+// move lets the charge and the index follow the request to m. The lock is held.
+func (e *exchange) move(m *pool.Member, now time.Time) {
+	if m == e.m {
+		return
+	}
+	e.charge.Release()
+	e.s.index.withdraw(e.holder, &e.chains, e.pick)
+	t, matched := e.s.find(m), 0
+	if t != nil {
+		matched = min(e.prompt, e.s.index.depth(t.holder.Load(), &e.chains)*blockTokens)
+	}
+	e.take(t, m, matched, &e.chains, e.s.tick(now), false)
 }
 
 // Head adds the session token.

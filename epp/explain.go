@@ -43,6 +43,7 @@ type RemotePick struct {
 	Replica      string          `json:"replica,omitempty"` // the address asked last
 	Asked        time.Duration   `json:"askedNs,omitempty"`
 	Answered     time.Duration   `json:"answeredNs,omitempty"`
+	Failed       time.Duration   `json:"failedNs,omitempty"`
 	Failure      string          `json:"failure,omitempty"`    // it did not decide
 	Status       int             `json:"status,omitempty"`     // it refused
 	NotMembers   []string        `json:"notMembers,omitempty"` // of those that it named
@@ -57,6 +58,20 @@ type RemotePick struct {
 type RemoteAttempt struct {
 	Endpoint string        `json:"endpoint"`
 	At       time.Duration `json:"atNs"`
+}
+
+// SentTo is the member that the request went to as far as is known, or would
+// go to; "": nobody.
+func (e *Explanation) SentTo() string {
+	switch r := e.Remote; {
+	case r != nil && r.Served != "":
+		return r.Served
+	case r != nil && len(r.Attempts) > 0:
+		return r.Attempts[len(r.Attempts)-1].Endpoint
+	case len(e.Picked) > 0:
+		return e.Picked[0]
+	}
+	return ""
 }
 
 // Column is one scorer of the table.
@@ -385,7 +400,7 @@ func (e *Explanation) head(b *strings.Builder) {
 		fmt.Fprintf(b, "  at %s", e.At.Local().Format("2006-01-02 15:04:05.000"))
 	}
 	if e.Took > 0 {
-		fmt.Fprintf(b, "  in %s", e.Took.Round(max(100, e.Took/1000)))
+		fmt.Fprintf(b, "  in %s", Rounded(e.Took))
 	}
 	b.WriteString("\n\n")
 }
@@ -418,18 +433,27 @@ func (c *Candidate) write(w io.Writer, columns int) {
 	fmt.Fprintf(w, "\t%s\t%s\n", total, remark)
 }
 
+// Rounded is d to four digits, for a reader.
+func Rounded(d time.Duration) time.Duration {
+	step := time.Duration(100)
+	for d/step >= 10_000 {
+		step *= 10
+	}
+	return d.Round(step)
+}
+
 // write tells what passed, a line each, with times.
 func (p *RemotePick) write(b *strings.Builder) {
 	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
 	line := func(at time.Duration, what, detail string) {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", at.Round(max(100, at/1000)), what, detail)
+		fmt.Fprintf(t, "%s\t%s\t%s\n", Rounded(at), what, detail)
 	}
 	if p.Replica != "" {
 		line(p.Asked, "asked", p.Replica)
 	}
 	switch {
 	case p.Failure != "":
-		fmt.Fprintf(t, "\tfailed\t%s\n", p.Failure)
+		line(p.Failed, "failed", p.Failure)
 	case p.Status != 0:
 		line(p.Answered, "refused", fmt.Sprintf("the request, status %d", p.Status))
 	case p.Answered > 0:
@@ -440,7 +464,7 @@ func (p *RemotePick) write(b *strings.Builder) {
 		line(p.Answered, "answered", detail)
 	}
 	for _, endpoint := range p.NotMembers {
-		fmt.Fprintf(t, "\trefused\t%s: not a member of the pool\n", endpoint)
+		line(p.Answered, "refused", endpoint+": not a member of the pool")
 	}
 	for _, a := range p.Attempts {
 		line(a.At, "sent to", a.Endpoint)

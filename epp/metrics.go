@@ -39,7 +39,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 	in := &Instruments{
 		picks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_pool_picks_total",
-			Help: "Decisions of a pool's picker by outcome: picked, or the reason of a refusal.",
+			Help: "Decisions of a pool's picker, each once, by what became of it: picked, a fallback, or a refusal.",
 		}, []string{"pool", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_pool_pick_seconds",

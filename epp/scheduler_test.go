@@ -319,6 +319,41 @@ func TestExchange(t *testing.T) {
 	}
 }
 
+// TestServedElsewhere: another gateway took a member that was not picked, and
+// says so when the answer comes. Charge and index follow, and the speed measured
+// is of the whole wait.
+func TestServedElsewhere(t *testing.T) {
+	for _, attempted := range []bool{true, false} {
+		clock := newClock()
+		p := poolOf(t, clock.Now, addresses(2)...)
+		s := epp.New(p, builtin(t, "default"), epp.Options{Now: clock.Now})
+		r := request(t, text(1, 4000)) // 1000 tokens
+		r.Stream = true
+		res := pick(t, s, r)
+		first, second := p.Lookup(res.Endpoints[0]), p.Lookup(res.Endpoints[1])
+		if attempted {
+			res.Observer.Attempt(first)
+		}
+		clock.advance(2 * time.Second)
+		res.Observer.Served(second)
+		if first.Load() != (pool.Load{}) || second.Load() != (pool.Load{Requests: 1, Queued: 1000, Context: 1000}) {
+			t.Errorf("the picked member has %+v, the one that served %+v", first.Load(), second.Load())
+		}
+		clock.advance(time.Millisecond)
+		res.Observer.Head(http.StatusOK, http.Header{})
+		res.Observer.Chunk([]byte("a"), 1)
+		res.Done(epp.Outcome{})
+		for _, l := range s.Learnt().Members {
+			switch {
+			case l.Endpoint == first.Address() && l.Samples != 0:
+				t.Errorf("%d samples of a member that did not serve", l.Samples)
+			case l.Endpoint == second.Address() && (l.SecPerToken < 1e-3 || l.SecPerToken > 2e-3):
+				t.Errorf("2s for 1000 tokens were measured as %v s per token", l.SecPerToken)
+			}
+		}
+	}
+}
+
 // TestUndialledIsWithdrawn: a pick that was never sent leaves nothing in the
 // index, unless another has used it since.
 func TestUndialledIsWithdrawn(t *testing.T) {

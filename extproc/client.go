@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -42,7 +43,7 @@ type Client struct {
 	pending  atomic.Int64
 	turn     atomic.Uint64
 	traces   traces
-	warned   atomic.Int64 // when the last failure was logged, Unix seconds
+	warned   seldom
 }
 
 // NewClient reads the TLS files; Start connects.
@@ -73,6 +74,10 @@ func (c *Client) SetEndpoints(list []config.Member) {
 	c.replicas.tell(addresses)
 }
 
+// Replicas are the addresses behind the picker's name; fault is why they, or the
+// identity shown to them, are the last known ones.
+func (c *Client) Replicas() (list []ReplicaStatus, fault string) { return c.replicas.status() }
+
 // Close stops asking. Streams that are open end with their requests.
 func (c *Client) Close() { c.replicas.close() }
 
@@ -101,51 +106,132 @@ func failureReasons() []string {
 	return []string{failUnreachable, failBusy, failTimeout, failEnded, failBroken, failInvalid}
 }
 
-// Outcomes of a pick besides the picker's own.
+// Outcomes of a pick besides the picker's own; fallback-picker-… ends with the
+// reason of a Failure.
 const (
-	reasonPicked = "picked"
-	reasonDenied = "denied"
+	reasonPicked     = "picked"
+	reasonDenied     = "denied"
+	reasonInvalid    = "fallback-invalid-pick" // it named no member: one in turn
+	reasonNoneReady  = "fallback-none-ready"   // likewise, and there is none
+	reasonRejected   = "refused-invalid-pick"
+	reasonFailed     = "refused-picker-failed"
+	reasonTimeout    = "refused-picker-timeout"
+	reasonFailedOpen = "fallback-picker-"
+	reasonLeft       = "client-left"
 )
 
 // Pick asks. ctx is that of the client's request: the picker's stream ends with
-// it.
+// it. The pick is counted here, once, by what becomes of it; the list of one
+// that names no member begins with what it names, for whoever dials to tell of.
 func (c *Client) Pick(ctx context.Context, r *epp.Request) (*epp.Result, error) {
 	t := c.traces.begin(r, c.pool.Config().Name, c.cfg.Address)
 	x, err := c.ask(ctx, r, t)
 	if err == nil {
 		res := x.result()
+		c.settled(res, x.strangers, r, t)
 		c.count(res.Reason)
-		t.answered(res, x.strangers)
 		return res, nil
 	}
+	f := failureOf(err)
 	if ctx.Err() != nil {
-		t.failed("client left", err)
+		t.failed(reasonLeft, err, reasonLeft, nil)
 		return nil, ctx.Err()
 	}
+	c.metrics.failed(f.Reason)
+	c.complain(f)
+	var list []string
+	if c.cfg.FailureMode == config.FailOpen {
+		list = c.inTurn(r)
+	}
+	outcome := f.outcome(len(list) > 0)
+	t.failed(f.Reason, f.Err, outcome, list)
+	c.count(outcome)
+	if len(list) == 0 {
+		return nil, f
+	}
+	o := &follower{t: t, tokens: r.Prompt.Tokens()}
+	return &epp.Result{Reason: outcome, Endpoints: list, Observer: o, OnDone: o.settle}, nil
+}
+
+func failureOf(err error) *Failure {
 	f := (*Failure)(nil)
 	if !errors.As(err, &f) {
 		f = &Failure{failBroken, err}
 	}
-	c.metrics.failed(f.Reason)
-	c.complain(f)
-	t.failed(f.Reason, f.Err)
-	if c.cfg.FailureMode != config.FailOpen {
-		return nil, f
-	}
-	res := &epp.Result{Reason: "fallback-picker-" + f.Reason, Endpoints: c.inTurn(r.Tried)}
-	if len(res.Endpoints) == 0 {
-		return nil, f
-	}
-	c.count(res.Reason)
-	t.fellBack(res.Endpoints)
-	return res, nil
+	return f
 }
+
+// outcome is that of a pick that failed so.
+func (f *Failure) outcome(open bool) string {
+	switch {
+	case open:
+		return reasonFailedOpen + f.Reason
+	case errors.Is(f, context.DeadlineExceeded):
+		return reasonTimeout
+	}
+	return reasonFailed
+}
+
+// settled says what becomes of an answer: one that names nobody who may be
+// tried is the gateway's to decide on, by onInvalidPick.
+func (c *Client) settled(res *epp.Result, strangers []string, r *epp.Request, t *trace) {
+	list := slices.DeleteFunc(slices.Clone(res.Endpoints), func(e string) bool { return slices.Contains(strangers, e) })
+	tries := slices.ContainsFunc(list, func(e string) bool { return !slices.Contains(r.Tried, e) })
+	switch {
+	case res.Denial != nil || tries:
+	case c.cfg.OnInvalidPick == config.InvalidReject:
+		res.Reason, list = reasonRejected, nil
+	default:
+		res.Reason, list = reasonInvalid, c.inTurn(r)
+		if len(list) == 0 {
+			res.Reason = reasonNoneReady
+		}
+		res.Endpoints = append(slices.Clone(res.Endpoints), list...)
+	}
+	t.answered(res, strangers, res.Reason, list)
+}
+
+// follower is told of a request that the picker had no part in.
+type follower struct {
+	t      *trace
+	tokens int
+	charge *pool.Charge
+}
+
+// Attempt says that the request is sent to m.
+func (o *follower) Attempt(m *pool.Member) {
+	o.charge.Release()
+	o.charge = m.Charge(o.tokens, o.tokens)
+	o.t.attempts(m.Address())
+}
+
+// Served says that it was m who got it.
+func (o *follower) Served(m *pool.Member) { o.Attempt(m) }
+
+// Head says that an answer has begun.
+func (o *follower) Head(int, http.Header) { o.t.servedLast() }
+
+// Chunk counts output.
+func (o *follower) Chunk(_ []byte, tokens int) {
+	if tokens > 0 && o.charge != nil {
+		o.charge.FirstToken()
+		o.charge.Output(tokens)
+	}
+}
+
+// End says that the answer has passed.
+func (o *follower) End(http.Header) {}
+
+func (o *follower) settle(epp.Outcome) { o.charge.Release() }
 
 // complain logs a failure, at most once a second.
 func (c *Client) complain(f *Failure) {
-	now := time.Now().Unix()
-	if last := c.warned.Load(); last != now && c.warned.CompareAndSwap(last, now) {
-		c.log.Warn("the remote picker failed", "picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode))
+	if _, ok := c.warned.now(); ok {
+		words := []any{"picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode)}
+		if a := adviceOn(f.Err, false); a == adviseOtherPort || a == adviseHTTP { // a connection stands
+			words = append(words, "hint", a.forFile())
+		}
+		c.log.Warn("the remote picker failed", words...)
 	}
 }
 
@@ -158,8 +244,8 @@ func (c *Client) count(reason string) {
 // maxTurns is how many members a pick of our own names.
 const maxTurns = 4
 
-// inTurn names ready members by round robin.
-func (c *Client) inTurn(tried []string) (list []string) {
+// inTurn names ready members by round robin, of those that may be tried.
+func (c *Client) inTurn(r *epp.Request) (list []string) {
 	members := c.pool.Snapshot().Members
 	if len(members) == 0 {
 		return nil
@@ -167,7 +253,7 @@ func (c *Client) inTurn(tried []string) (list []string) {
 	start := int(c.turn.Add(1) % uint64(len(members)))
 	for i := range members {
 		m := members[(start+i)%len(members)]
-		if m.Available() && !slices.Contains(tried, m.Address()) {
+		if m.Available() && !slices.Contains(r.Tried, m.Address()) && (r.Subset == nil || inSubset(r.Subset, m.Address())) {
 			if list = append(list, m.Address()); len(list) == maxTurns {
 				break
 			}
@@ -193,10 +279,7 @@ func (c *Client) ask(ctx context.Context, r *epp.Request, t *trace) (*exchange, 
 	for {
 		p := c.replicas.choose(asked)
 		if p == nil {
-			if len(asked) > 0 {
-				return nil, &Failure{failUnreachable, errors.New("no replica answers")}
-			}
-			return nil, &Failure{failUnreachable, fmt.Errorf("no replica of %s is ready", c.cfg.Address)}
+			return nil, &Failure{failUnreachable, c.replicas.notReady()}
 		}
 		asked = append(asked, p)
 		t.asks(p.address)
@@ -226,14 +309,15 @@ func (c *Client) Explain(ctx context.Context, r *epp.Request) *epp.Explanation {
 	t := c.traces.begin(r, c.pool.Config().Name, c.cfg.Address)
 	x, err := c.ask(ctx, r, t)
 	if err != nil {
-		f := (*Failure)(nil)
-		if !errors.As(err, &f) {
-			f = &Failure{failBroken, err}
+		f := failureOf(err)
+		var list []string
+		if c.cfg.FailureMode == config.FailOpen {
+			list = c.inTurn(r)
 		}
-		t.failed(f.Reason, f.Err)
+		t.failed(f.Reason, f.Err, f.outcome(len(list) > 0), list)
 	} else {
 		res := x.result()
-		t.answered(res, x.strangers)
+		c.settled(res, x.strangers, r, t)
 		res.Done(epp.Outcome{Err: errDryRun})
 	}
 	e := t.explanation()

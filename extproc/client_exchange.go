@@ -134,7 +134,6 @@ func (x *exchange) ask(timeout time.Duration) error {
 	var err error
 	if x.stream, err = extprocv3.NewExternalProcessorClient(x.p.conn).Process(x.ctx, grpc.ForceCodecV2(newClientCodec())); err != nil {
 		x.unreached = true
-		x.p.broke(x.c.replicas)
 		return x.failure(err)
 	}
 	if x.q.r.Body != nil {
@@ -438,11 +437,14 @@ func (x *exchange) failure(err error) error {
 	case codes.Unavailable:
 		if !x.q.headers && !x.q.seen {
 			x.unreached = true
-			x.p.broke(x.c.replicas)
-			return &Failure{failUnreachable, err}
+			x.p.broke(x.c.replicas, err)
+			return &Failure{failUnreachable, fmt.Errorf("%s: %s", x.p.address, causeOf(err))}
 		}
 	case codes.DeadlineExceeded:
 		return &Failure{failTimeout, fmt.Errorf("%w: %v", context.DeadlineExceeded, err)}
+	}
+	if s, ok := status.FromError(err); ok {
+		err = fmt.Errorf("%s: %s", s.Code(), s.Message())
 	}
 	return &Failure{failBroken, err}
 }

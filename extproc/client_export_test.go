@@ -15,7 +15,9 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -113,3 +115,21 @@ func (c *Client) Ready() (list []string) {
 
 // Remote is the configuration of a remote picker with its defaults.
 func Remote(c config.RemotePicker) config.RemotePicker { return c }
+
+// AdviceOn is the advice on an error with this text.
+func AdviceOn(text string, secure bool) (forFile, forFlags string) {
+	a := adviceOn(status.Error(codes.Unavailable, text), secure)
+	return a.forFile(), a.forFlags()
+}
+
+// CauseOf is the cause of an error with this text.
+func CauseOf(text string) string { return causeOf(status.Error(codes.Unavailable, text)) }
+
+// Outcomes are what a pick may be counted as.
+func Outcomes() []string {
+	list := []string{reasonPicked, reasonDenied, reasonInvalid, reasonNoneReady, reasonRejected, reasonFailed, reasonTimeout}
+	for _, why := range failureReasons() {
+		list = append(list, reasonFailedOpen+why)
+	}
+	return list
+}

@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"net/textproto"
 	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -22,7 +24,7 @@ const (
 	refusedName    = "name"    // not a field name
 	refusedValue   = "value"   // not a field value, or both forms of one
 	refusedPseudo  = "pseudo"  // :method and its kin, host
-	refusedFraming = "framing" // of the hop, content-length
+	refusedFraming = "framing" // of the hop; content-length is left out without a word
 	refusedMany    = "many"    // more than maxMutations
 )
 
@@ -42,7 +44,9 @@ func (c *clientCounters) mutation(m *extprocv3.HeaderMutation, sent http.Header)
 			break
 		}
 		if why := refusal(name); why != "" {
-			c.mutationsRefused(why, 1)
+			if !isLength(name) {
+				c.mutationsRefused(why, 1)
+			}
 			continue
 		}
 		edits.Remove = append(edits.Remove, name)
@@ -58,7 +62,8 @@ func (c *clientCounters) mutation(m *extprocv3.HeaderMutation, sent http.Header)
 			continue
 		}
 		if why := refusal(field.GetKey()); why != "" {
-			if !echo && !isPseudo(field.GetKey()) { // which are always given back
+			// Pseudo headers are always given back, and the protocol wants a length.
+			if key := field.GetKey(); !echo && !isPseudo(key) && !isLength(key) {
 				c.mutationsRefused(why, 1)
 			}
 			continue
@@ -87,6 +92,10 @@ const canonicalEndpoint = "X-Gateway-Destination-Endpoint"
 
 func isPseudo(name string) bool { return name != "" && name[0] == ':' }
 
+// isLength says that a field is content-length, which pickers must set with a
+// body of their own and which is the gateway's to set.
+func isLength(name string) bool { return strings.EqualFold(name, "content-length") }
+
 // refusal says why a picker may not touch a field, or "".
 func refusal(name string) string {
 	switch {
@@ -98,20 +107,10 @@ func refusal(name string) string {
 	switch name = textproto.CanonicalMIMEHeaderKey(name); {
 	case name == "Host":
 		return refusedPseudo
-	case name == "Content-Length", ofTheHop(name):
+	case name == "Content-Length", h1.OfTheHop(name):
 		return refusedFraming
 	}
 	return ""
-}
-
-// ofTheHop says which fields end at each hop (RFC 9110 §7.6.1); canonical.
-func ofTheHop(name string) bool {
-	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
-		return true
-	}
-	return false
 }
 
 // shown is what a picker is shown of a client's header: not what belongs to
@@ -125,7 +124,7 @@ func shown(h http.Header) http.Header {
 			"X-Llm-D-Request-Dropped-Reason":
 			continue
 		}
-		if !ofTheHop(name) {
+		if !h1.OfTheHop(name) {
 			out[name] = values
 		}
 	}

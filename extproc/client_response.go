@@ -14,6 +14,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
 )
@@ -28,6 +29,9 @@ func (x *exchange) Attempt(m *pool.Member) {
 	x.t.attempts(m.Address())
 }
 
+// Served says that it was m who got it.
+func (x *exchange) Served(m *pool.Member) { x.Attempt(m) }
+
 // Head shows the picker the answer's head and who served, and carries out its
 // edits.
 func (x *exchange) Head(code int, header http.Header) {
@@ -38,7 +42,7 @@ func (x *exchange) Head(code int, header http.Header) {
 	x.sse = strings.HasPrefix(header.Get("Content-Type"), "text/event-stream")
 	h := make(http.Header, len(header))
 	for name, values := range header {
-		if !ofTheHop(name) && name != "Content-Length" {
+		if !h1.OfTheHop(name) && name != "Content-Length" {
 			h[name] = values
 		}
 	}
@@ -54,6 +58,9 @@ func (x *exchange) Head(code int, header http.Header) {
 	x.headSent = true
 	if x.c.cfg.Response.Mode == config.ResponseFull {
 		x.copy = newCopier(x)
+	}
+	if x.c.cfg.Response.HeadTimeout == 0 {
+		return // the client does not wait for edits
 	}
 	timer := time.NewTimer(x.c.cfg.Response.HeadTimeout.D())
 	defer timer.Stop()

@@ -21,6 +21,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/extproc"
 	"github.com/penstock/penstock/pool"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -127,6 +128,17 @@ func TestMutations(t *testing.T) {
 	if diff := cmp.Diff([]string{"x-old"}, edits.Remove); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
+	reg := prometheus.NewRegistry()
+	in := extproc.NewClientInstruments(reg)
+	// A length of a body of its own is what the protocol wants of a picker.
+	extproc.Mutation(&extprocv3.HeaderMutation{SetHeaders: []*option{set("Content-Length", "3")}, RemoveHeaders: []string{"content-length"}}, sent, in)
+	if n := refusals(t, reg); n != 0 {
+		t.Errorf("%v refusals counted of a content-length", n)
+	}
+	extproc.Mutation(&extprocv3.HeaderMutation{SetHeaders: []*option{set("transfer-encoding", "chunked")}, RemoveHeaders: []string{"connection"}}, sent, in)
+	if n := refusals(t, reg); n != 2 {
+		t.Errorf("%v refusals counted of two fields of the hop", n)
+	}
 	many := &extprocv3.HeaderMutation{}
 	for i := range 5000 {
 		many.SetHeaders = append(many.SetHeaders, set(fmt.Sprint("x-", i), "v"))
@@ -134,6 +146,23 @@ func TestMutations(t *testing.T) {
 	if edits, _ = extproc.Mutation(many, sent, extproc.NewClientInstruments(nil)); len(edits.Set) != 1000 {
 		t.Errorf("%d of 5000 fields set, want 1000", len(edits.Set))
 	}
+}
+
+// refusals is the sum of penstock_picker_mutations_refused_total.
+func refusals(t *testing.T, reg *prometheus.Registry) (n float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "penstock_picker_mutations_refused_total" {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
 }
 
 // Replicas come and go with the name; one that says it is not serving, or is

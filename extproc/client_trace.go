@@ -99,9 +99,10 @@ func (t *trace) asks(replica string) {
 	})
 }
 
-func (t *trace) answered(res *epp.Result, strangers []string) {
+// answered notes what the picker said; outcome and list are what becomes of it.
+func (t *trace) answered(res *epp.Result, strangers []string, outcome string, list []string) {
 	t.note(func(e *epp.Explanation, since time.Duration) {
-		e.Took, e.Reason, e.Picked = since, res.Reason, res.Endpoints
+		e.Took, e.Reason, e.Picked = since, outcome, list
 		e.Remote.Answered, e.Remote.NotMembers = since, strangers
 		e.Remote.BodyReplaced, e.Remote.HeaderEdits = res.Body != nil, len(res.Header.Remove)+len(res.Header.Set)
 		if res.Denial != nil {
@@ -110,16 +111,11 @@ func (t *trace) answered(res *epp.Result, strangers []string) {
 	})
 }
 
-func (t *trace) failed(reason string, err error) {
+// failed notes a failure; outcome and list are what becomes of the request.
+func (t *trace) failed(why string, err error, outcome string, list []string) {
 	t.note(func(e *epp.Explanation, since time.Duration) {
-		e.Took, e.Reason = since, reason
-		e.Remote.Failure = reason + ": " + err.Error()
-	})
-}
-
-func (t *trace) fellBack(endpoints []string) {
-	t.note(func(e *epp.Explanation, _ time.Duration) {
-		e.Reason, e.Picked = "fallback-picker-"+e.Reason, endpoints
+		e.Took, e.Reason, e.Picked = since, outcome, list
+		e.Remote.Failed, e.Remote.Failure = since, why+": "+err.Error()
 	})
 }
 
@@ -135,4 +131,13 @@ const maxAttempts = 16 // kept of one pick
 
 func (t *trace) served(address string) {
 	t.note(func(e *epp.Explanation, since time.Duration) { e.Remote.Served, e.Remote.ServedAt = address, since })
+}
+
+// servedLast says that the member it was sent to last answers.
+func (t *trace) servedLast() {
+	t.note(func(e *epp.Explanation, since time.Duration) {
+		if n := len(e.Remote.Attempts); n > 0 {
+			e.Remote.Served, e.Remote.ServedAt = e.Remote.Attempts[n-1].Endpoint, since
+		}
+	})
 }

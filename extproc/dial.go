@@ -6,15 +6,18 @@ package extproc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/pool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -43,18 +46,21 @@ type replicas struct {
 	stop context.CancelFunc
 	runs sync.WaitGroup
 
-	stamp  string // of the certificate files
-	failed bool   // the last resolution
+	stamp  string                 // of the certificate files
+	bad    string                 // of those that could not be read
+	failed bool                   // the last resolution
+	lost   atomic.Pointer[string] // why it did; nil: it did not
 }
 
 // replica is one address.
 type replica struct {
 	address string
 	conn    *grpc.ClientConn
-	health  *grpc.ClientConn // conn, or that of another port
-	state   atomic.Int32     // a standing
-	open    atomic.Int64     // streams
-	check   chan struct{}    // look at once; capacity 1
+	health  *grpc.ClientConn       // conn, or that of another port
+	state   atomic.Int32           // a standing
+	why     atomic.Pointer[string] // the last error; nil: none since it was ready
+	open    atomic.Int64           // streams
+	check   chan struct{}          // look at once; capacity 1
 	stop    context.CancelFunc
 	done    chan struct{}
 }
@@ -67,6 +73,8 @@ const (
 	ready
 	notReady
 )
+
+func (s standing) String() string { return [...]string{"unchecked", "ready", "not ready"}[s] }
 
 const (
 	// window is for streams and connections: a body should not wait for the
@@ -90,16 +98,21 @@ func (r *replicas) credentials() (credentials.TransportCredentials, error) {
 	if r.cfg.TLS == nil {
 		return insecure.NewCredentials(), nil
 	}
-	c := pool.Identity(r.cfg.TLS)
-	if c.ServerName == "" && !r.cfg.External {
-		c.ServerName, _, _ = net.SplitHostPort(r.cfg.Address) // addresses are dialled, the name is proven
-	}
-	conf, err := c.Config()
+	conf, err := r.identity().Config()
 	if err != nil {
 		return nil, err
 	}
 	conf.NextProtos = []string{"h2"}
 	return credentials.NewTLS(conf), nil
+}
+
+// identity is the TLS that is configured.
+func (r *replicas) identity() certs.Client {
+	c := pool.Identity(r.cfg.TLS)
+	if c.ServerName == "" && !r.cfg.External {
+		c.ServerName, _, _ = net.SplitHostPort(r.cfg.Address) // addresses are dialled, the name is proven
+	}
+	return c
 }
 
 // start resolves the address for the first time, which may take as long as a
@@ -173,9 +186,15 @@ func (r *replicas) refresh(ctx context.Context) {
 		if !r.failed {
 			r.log.Warn("the picker's address cannot be resolved; the last known addresses stay", "address", r.cfg.Address, "error", err)
 		}
+		why := "no address is known"
+		if err != nil {
+			why = err.Error()
+		}
 		r.failed = true
+		r.lost.Store(&why)
 		return
 	}
+	r.lost.Store(nil)
 	if r.failed {
 		r.log.Info("the picker's address is resolved again", "address", r.cfg.Address)
 		r.failed = false
@@ -184,9 +203,14 @@ func (r *replicas) refresh(ctx context.Context) {
 	found = slices.Compact(found)
 	old := *r.list.Load()
 	if r.cfg.TLS != nil {
-		if stamp := pool.Identity(r.cfg.TLS).Stamp(); stamp != r.stamp {
+		if stamp := r.identity().Stamp(); stamp != r.stamp {
 			if _, err := r.credentials(); err != nil {
-				r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
+				why := "the picker's TLS files cannot be read; the old identity stays: " + err.Error()
+				r.lost.Store(&why)
+				if r.bad != stamp {
+					r.log.Warn("the picker's TLS files cannot be read; the old identity stays", "address", r.cfg.Address, "error", err)
+				}
+				r.bad = stamp
 			} else {
 				r.stamp, old = stamp, nil // all connections anew
 			}
@@ -233,14 +257,14 @@ func (r *replicas) dial(address string) (*replica, error) {
 			}),
 		}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, options(creds)...)
+	conn, err := grpc.NewClient(passthrough+address, options(creds)...)
 	if err != nil {
 		return nil, err
 	}
 	p := &replica{address: address, conn: conn, health: conn, check: make(chan struct{}, 1), done: make(chan struct{})}
 	if port := r.cfg.Health.Port; port != 0 {
 		ip, _, _ := net.SplitHostPort(address)
-		if p.health, err = grpc.NewClient("passthrough:///"+net.JoinHostPort(ip, strconv.Itoa(port)), options(insecure.NewCredentials())...); err != nil {
+		if p.health, err = grpc.NewClient(passthrough+net.JoinHostPort(ip, strconv.Itoa(port)), options(insecure.NewCredentials())...); err != nil {
 			conn.Close()
 			return nil, err
 		}
@@ -267,10 +291,11 @@ func (p *replica) watch(ctx context.Context, r *replicas) {
 		case <-lost:
 			lost = nil
 		}
-		p.set(r, p.look(ctx, r))
+		s, err := p.look(ctx, r)
 		if ctx.Err() != nil {
 			return
 		}
+		p.set(r, s, err)
 		if lost == nil {
 			// A connection that breaks is looked at without waiting for the tick.
 			lost = make(chan struct{})
@@ -284,36 +309,56 @@ func (p *replica) watch(ctx context.Context, r *replicas) {
 	}
 }
 
-// look asks the replica how it is.
-func (p *replica) look(ctx context.Context, r *replicas) standing {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Health.Timeout.D())
+// look asks the replica how it is; the error is why it is not ready.
+func (p *replica) look(ctx context.Context, r *replicas) (standing, error) {
+	limit := r.cfg.Health.Timeout.D()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	question := &grpc_health_v1.HealthCheckRequest{Service: r.cfg.Health.Service}
 	p.conn.Connect()
 	for state := p.conn.GetState(); state != connectivity.Ready; state = p.conn.GetState() {
-		if !p.conn.WaitForStateChange(ctx, state) {
-			return notReady
-		}
 		if state == connectivity.TransientFailure {
-			return notReady
+			// Only a call tells why.
+			_, err := grpc_health_v1.NewHealthClient(p.conn).Check(ctx, question)
+			if err == nil {
+				err = errors.New("the connection was lost")
+			}
+			return notReady, err
+		}
+		if !p.conn.WaitForStateChange(ctx, state) {
+			return notReady, fmt.Errorf("no connection within %s", limit)
 		}
 	}
 	if r.cfg.Health.Off {
-		return ready
+		return ready, nil
 	}
-	res, err := grpc_health_v1.NewHealthClient(p.health).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: r.cfg.Health.Service})
+	where := p.health.Target()[len(passthrough):]
+	res, err := grpc_health_v1.NewHealthClient(p.health).Check(ctx, question)
 	switch status.Code(err) {
 	case codes.OK:
 		if res.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
-			return ready
+			return ready, nil
 		}
-		return notReady
+		return notReady, fmt.Errorf("the health of %q on %s is %s", question.Service, where, res.GetStatus())
 	case codes.Unimplemented, codes.NotFound:
-		return ready // it does not speak of its health; it can be connected to
+		return ready, nil // it does not speak of its health; it can be connected to
+	case codes.DeadlineExceeded:
+		return notReady, fmt.Errorf("no answer about its health on %s within %s (picker.remote.health)", where, limit)
 	}
-	return notReady
+	return notReady, fmt.Errorf("health on %s: %s (picker.remote.health)", where, causeOf(err))
 }
 
-func (p *replica) set(r *replicas, s standing) {
+// passthrough makes gRPC dial an address as it is.
+const passthrough = "passthrough:///"
+
+// set notes what was seen; err is why it is not ready.
+func (p *replica) set(r *replicas, s standing, err error) {
+	if err != nil {
+		why := causeOf(err)
+		p.why.Store(&why)
+	} else {
+		p.why.Store(nil)
+	}
 	if was := standing(p.state.Swap(int32(s))); was == s {
 		return
 	}
@@ -321,19 +366,62 @@ func (p *replica) set(r *replicas, s standing) {
 	case ready:
 		r.log.Info("picker is ready", "address", p.address)
 	case notReady:
-		r.log.Warn("picker is not ready", "address", p.address, "connection", p.conn.GetState().String())
+		r.log.Warn("picker is not ready", "address", p.address, "error", causeOf(err), "hint", hint(&r.cfg, r.cfg.Address, err))
 	}
 	r.report()
 }
 
 // broke notes that a stream could not be had: the replica is not asked again
 // before it was looked at.
-func (p *replica) broke(r *replicas) {
-	p.set(r, notReady)
+func (p *replica) broke(r *replicas, err error) {
+	p.set(r, notReady, err)
 	select {
 	case p.check <- struct{}{}:
 	default:
 	}
+}
+
+// ReplicaStatus is what is known of one address of a picker elsewhere.
+type ReplicaStatus struct {
+	Address string
+	State   string // ready, not ready, unchecked
+	Streams int64
+	Error   string // the last one; "": none since it was ready
+}
+
+// status is the state of every replica; failed is why the name has no (new)
+// addresses.
+func (r *replicas) status() (list []ReplicaStatus, failed string) {
+	for _, p := range *r.list.Load() {
+		s := ReplicaStatus{Address: p.address, State: standing(p.state.Load()).String(), Streams: p.open.Load()}
+		if why := p.why.Load(); why != nil {
+			s.Error = *why
+		}
+		list = append(list, s)
+	}
+	if lost := r.lost.Load(); lost != nil {
+		failed = *lost
+	}
+	return list, failed
+}
+
+// notReady says why nobody can be asked, for the text of a failure.
+func (r *replicas) notReady() error {
+	list, failed := r.status()
+	var why []string
+	for _, s := range list {
+		if s.Error != "" && len(why) < maxReplicas {
+			why = append(why, s.Address+": "+s.Error)
+		}
+	}
+	if failed != "" {
+		why = append(why, failed)
+	}
+	text := "no replica of " + r.cfg.Address + " is ready"
+	if len(why) > 0 {
+		text += ": " + strings.Join(why, "; ")
+	}
+	return errors.New(text)
 }
 
 // retire stops the checks and closes the connection once its streams have

@@ -11,8 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-
-	"github.com/penstock/penstock/pool"
 )
 
 // Names that probes ask for, besides serviceName and the empty one.
@@ -28,13 +26,12 @@ func healthNames() []string {
 
 // health answers grpc.health.v1 for one picker listener. Liveness is serving
 // for as long as the process answers; the rest is not while the listener
-// drains, before the pool has had its first list of members, and while the
-// process says that it is not to be asked.
+// drains, before the pool was first told its members (what becomes of them later
+// is what picks are told), and while the process says that it is not to be asked.
 type health struct {
 	healthv1.UnimplementedHealthServer
 	server   *Server
 	may      func() bool   // see ListenersOptions.Ready
-	had      atomic.Bool   // the pool has had members
 	draining chan struct{} // closed at the begin of a drain
 	ends     bool          // watches end with the drain, which waits for them
 	watches  *atomic.Int64
@@ -60,35 +57,12 @@ func (h *health) status(service string) healthv1.HealthCheckResponse_ServingStat
 	case healthLiveness:
 		return healthv1.HealthCheckResponse_SERVING
 	case "", healthReadiness, healthInference, serviceName:
-		if h.drains() || !h.ready() || !h.may() {
+		if h.drains() || h.server.fading.Load() || !h.server.rules.Load().Pool.Told() || !h.may() {
 			return healthv1.HealthCheckResponse_NOT_SERVING
 		}
 		return healthv1.HealthCheckResponse_SERVING
 	}
 	return healthv1.HealthCheckResponse_SERVICE_UNKNOWN
-}
-
-// ready says that the pool's members were known once: what became of them since
-// is what picks are told.
-func (h *health) ready() bool {
-	if h.had.Load() {
-		return true
-	}
-	had := everListed(h.server.rules.Load().Pool)
-	if had {
-		h.had.Store(true)
-	}
-	return had
-}
-
-// everListed says that the pool was told its members, if only that there are
-// none.
-func everListed(p *pool.Pool) bool {
-	if p.Snapshot().Version > 0 {
-		return true
-	}
-	d := p.Status().Discovery
-	return d.OK && d.Source != "none"
 }
 
 // Check answers one probe.

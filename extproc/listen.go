@@ -6,7 +6,9 @@ package extproc
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -150,6 +152,7 @@ type ListenerAddress struct {
 	Address string
 	Health  string // "": none of its own
 	TLS     string // files, self-signed or none
+	Fault   string // why the newest certificate is not in use; "": it is
 }
 
 // Addresses are the bound addresses, in the order of the configuration.
@@ -165,7 +168,7 @@ func (ls *Listeners) Addresses() (out []ListenerAddress) {
 		case l.cfg.Plaintext:
 			a.TLS = "none"
 		case l.cfg.TLS != nil:
-			a.TLS = "files"
+			a.TLS, a.Fault = "files", l.files.Fault()
 		}
 		out = append(out, a)
 	}
@@ -180,6 +183,16 @@ func (ls *Listeners) Open() (n int) {
 		n += int(l.server.open.Load())
 	}
 	return n
+}
+
+// Fade says by health that no more is served, and serves on: gateways should
+// have gone elsewhere before a Drain.
+func (ls *Listeners) Fade() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.list {
+		l.server.fading.Store(true)
+	}
 }
 
 // Drain says by health that no more is served, stops accepting, and waits until
@@ -206,6 +219,7 @@ type listener struct {
 	message int                   // bytes of one message
 	headers uint32
 	server  *Server
+	files   *certs.Server // nil: no certificate in files
 
 	grpc         *grpc.Server
 	socket       net.Listener
@@ -268,7 +282,7 @@ func (ls *Listeners) open(lc config.PickerListener, limits config.Limits, r *rul
 			return nil, fmt.Errorf("health: %w", err)
 		}
 	}
-	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers),
+	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers), grpc.InTapHandle(leashes),
 		grpc.MaxConcurrentStreams(uint32(min(int64(lc.Streams)+spareStreams, math.MaxUint32))), // see Server.Process
 		grpc.MaxRecvMsgSize(l.message))...)
 	extprocv3.RegisterExternalProcessorServer(l.grpc, l.server)
@@ -300,14 +314,14 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	var conf *tls.Config
 	var err error
 	if t := l.cfg.TLS; t != nil {
-		files := &certs.Server{
+		l.files = &certs.Server{
 			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA,
 			CertPEM: t.CertPEM, KeyPEM: t.KeyPEM.Reveal(), ClientCAPEM: t.ClientCAPEM, AcceptInvalid: t.AcceptInvalid,
 			Protocols: []string{"h2"}, Complain: func(err error) {
 				l.log.Error("certificate not reloaded; the old one stays", "cert", t.Cert, "error", err)
 			},
 		}
-		conf, err = files.Config()
+		conf, err = l.files.Config()
 	} else {
 		own := &certs.SelfSigned{Name: "penstock endpoint picker", Protocols: []string{"h2"}}
 		conf, err = own.Config()
@@ -315,7 +329,46 @@ func (l *listener) credentials() (grpc.ServerOption, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.Creds(credentials.NewTLS(conf)), nil
+	return grpc.Creds(&telling{credentials.NewTLS(conf), &seldom{}, func(peer net.Addr, cause string, more int64) {
+		l.log.Warn("a gateway could not speak TLS to the picker", "pool", l.pool(), "listener", l.cfg.Address, "peer", peer.String(), "error", cause, "moreSince", more)
+	}}), nil
+}
+
+// telling is TLS that tells of handshakes that failed, but not of peers that
+// connect and say nothing, as probes of a port do.
+type telling struct {
+	credentials.TransportCredentials
+	often *seldom
+	tell  func(peer net.Addr, cause string, more int64)
+}
+
+// ServerHandshake is part of credentials.TransportCredentials.
+func (c *telling) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil && !errors.Is(err, io.EOF) {
+		if more, ok := c.often.now(); ok {
+			c.tell(raw.RemoteAddr(), causeOf(err), more)
+		}
+	}
+	return conn, info, err
+}
+
+// Clone is part of credentials.TransportCredentials.
+func (c *telling) Clone() credentials.TransportCredentials {
+	return &telling{c.TransportCredentials.Clone(), c.often, c.tell}
+}
+
+// seldom bounds a line of the log to one a second.
+type seldom struct{ last, left atomic.Int64 }
+
+// now says that the line may be written, and how many were left out before it.
+func (s *seldom) now() (more int64, ok bool) {
+	now := time.Now().Unix()
+	if last := s.last.Load(); last != now && s.last.CompareAndSwap(last, now) {
+		return s.left.Swap(0), true
+	}
+	s.left.Add(1)
+	return 0, false
 }
 
 // socket binds address, or takes it over from a listener that has it: no

@@ -191,14 +191,16 @@ func TestHealth(t *testing.T) {
 	}
 	wait(watch, healthv1.HealthCheckResponse_NOT_SERVING)
 	wait(onMain, healthv1.HealthCheckResponse_NOT_SERVING)
-	empty.SetMembers([]config.Member{{Address: "10.0.0.1:8000"}})
+	empty.SetMembers(nil) // known to be empty is known
 	wait(watch, healthv1.HealthCheckResponse_SERVING)
 	wait(onMain, healthv1.HealthCheckResponse_SERVING)
-	empty.SetMembers(nil) // known to be empty is known
+	empty.SetMembers([]config.Member{{Address: "10.0.0.1:8000"}})
+	empty.SetMembers(nil)
 	list, err := healthv1.NewHealthClient(dial(t, at[0].Health)).List(t.Context(), &healthv1.HealthListRequest{})
 	if err != nil || len(list.GetStatuses()) != 5 || list.GetStatuses()["readiness"].GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("list: %v, %v", list, err)
 	}
+	empty.SetMembers([]config.Member{{Address: "10.0.0.1:8000"}})
 
 	// While a stream is open a drain shows on the health port.
 	stream := open(t, t.Context(), dial(t, at[0].Address))

@@ -5,10 +5,13 @@ package extproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"sort"
 	"strconv"
 	"strings"
@@ -17,9 +20,11 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/llm"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -31,6 +36,7 @@ import (
 type Probe struct {
 	Address string
 	TLS     *certs.Client // nil: plaintext
+	Detect  bool          // without TLS: find out whether the port speaks it, and then verify nothing
 	Path    string
 	Header  http.Header
 	Body    []byte
@@ -43,12 +49,14 @@ type Probe struct {
 // Transcript is what passed.
 type Transcript struct {
 	Address   string   `json:"address"`
-	Health    string   `json:"health"` // of the ext_proc service: SERVING, or why it is not known
+	Transport string   `json:"transport"`        // plaintext, or what kind of TLS
+	Health    string   `json:"health,omitempty"` // of the ext_proc service: SERVING, or why it is not known
 	Lines     []Line   `json:"lines"`
 	Endpoints []string `json:"endpoints,omitempty"` // picked
 	Status    int      `json:"status,omitempty"`    // refused with
 	Remarks   []string `json:"remarks,omitempty"`   // where the picker leaves the protocol
 	Error     string   `json:"error,omitempty"`
+	Hint      string   `json:"hint,omitempty"` // on the error: what to try
 }
 
 // Line is one message.
@@ -67,36 +75,80 @@ func (p *Probe) Run(ctx context.Context) *Transcript {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	t := &Transcript{Address: p.Address}
+	t := &Transcript{Address: p.Address, Transport: "plaintext"}
 	if err := p.run(ctx, t); err != nil {
-		t.Error = err.Error()
-		if s, ok := status.FromError(err); ok {
+		t.Error = causeOf(err)
+		if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable {
 			t.Error = fmt.Sprintf("%s: %s", s.Code(), s.Message())
 		}
+		t.Hint = adviceOn(err, t.Transport != "plaintext").forFlags()
 	}
 	return t
 }
 
+// detect finds out whether TLS is spoken at the address.
+func (p *Probe) detect(ctx context.Context, t *Transcript) (*certs.Client, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", p.Address)
+	if err != nil {
+		return nil, err
+	}
+	defer raw.Close()
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	limited, cancel := context.WithTimeout(ctx, detectTime)
+	defer cancel()
+	if err := conn.HandshakeContext(limited); err != nil {
+		if refused := (*net.OpError)(nil); errors.As(err, &refused) && refused.Op == "remote error" { // an alert is TLS
+			return &certs.Client{InsecureSkipVerify: true}, nil
+		}
+		return nil, ctx.Err()
+	}
+	whose := ""
+	if chain := conn.ConnectionState().PeerCertificates; len(chain) > 0 {
+		whose = fmt.Sprintf(" of %q", chain[0].Subject.CommonName)
+	}
+	t.Transport = fmt.Sprintf("TLS, as was found out; the certificate%s was not verified, which --tls does", whose)
+	return &certs.Client{InsecureSkipVerify: true}, nil
+}
+
+// detectTime is how long a port may take to show that it speaks TLS.
+const detectTime = 2 * time.Second
+
 func (p *Probe) run(ctx context.Context, t *Transcript) error {
+	identity := p.TLS
+	if identity != nil {
+		t.Transport = "TLS"
+		if identity.InsecureSkipVerify {
+			t.Transport = "TLS, the certificate was not verified"
+		}
+	} else if p.Detect {
+		var err error
+		if identity, err = p.detect(ctx, t); err != nil {
+			return err
+		}
+	}
 	creds := insecure.NewCredentials()
-	if p.TLS != nil {
-		conf, err := p.TLS.Config()
+	if identity != nil {
+		conf, err := identity.Config()
 		if err != nil {
 			return err
 		}
 		conf.NextProtos = []string{"h2"}
 		creds = credentials.NewTLS(conf)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+p.Address, grpc.WithTransportCredentials(creds), grpc.WithDisableRetry(), grpc.WithNoProxy(),
+	conn, err := grpc.NewClient(passthrough+p.Address, grpc.WithTransportCredentials(creds), grpc.WithDisableRetry(), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	res, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: serviceName})
-	t.Health = res.GetStatus().String()
-	if err != nil {
-		t.Health = fmt.Sprintf("not known (%s)", status.Code(err))
+	switch code := status.Code(err); code {
+	case codes.OK:
+		t.Health = res.GetStatus().String()
+	case codes.Unavailable: // so will the stream be, and say why
+	default:
+		t.Health = fmt.Sprintf("not known (%s)", code)
 	}
 	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	if err != nil {
@@ -262,6 +314,11 @@ func (q *probing) judge() {
 	case q.header != q.lb:
 		q.remark("header and metadata name different endpoints")
 	}
+	for _, e := range q.t.Endpoints {
+		if _, err := netip.ParseAddrPort(e); err != nil {
+			q.remark(fmt.Sprintf("%q is not ip:port, as endpoints must be", e))
+		}
+	}
 	if q.bodyDone && q.bodyAnswers > 0 && len(q.back) > 0 && string(q.back) != string(q.p.Body) {
 		q.remark(fmt.Sprintf("the body comes back changed: %d bytes, %d were sent", len(q.back), len(q.p.Body)))
 	}
@@ -364,21 +421,30 @@ func clip(s string) string {
 // Write prints the transcript for a reader.
 func (t *Transcript) Write(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  health %s\n\n", t.Address, t.Health)
+	fmt.Fprintf(&b, "%s  %s", t.Address, t.Transport)
+	if t.Health != "" {
+		fmt.Fprintf(&b, "  health %s", t.Health)
+	}
+	b.WriteString("\n\n")
 	for _, l := range t.Lines {
 		arrow := "<-"
 		if l.Sent {
 			arrow = "->"
 		}
-		fmt.Fprintf(&b, "%10s  %s %s\n", l.At.Round(max(time.Microsecond, l.At/1000)), arrow, l.Kind)
+		fmt.Fprintf(&b, "%10s  %s %s\n", epp.Rounded(l.At), arrow, l.Kind)
 		for _, d := range l.Detail {
 			fmt.Fprintf(&b, "                  %s\n", d)
 		}
 	}
-	b.WriteByte('\n')
+	if len(t.Lines) > 0 {
+		b.WriteByte('\n')
+	}
 	switch {
 	case t.Error != "":
 		fmt.Fprintf(&b, "failed: %s\n", t.Error)
+		if t.Hint != "" {
+			fmt.Fprintf(&b, "hint: %s\n", t.Hint)
+		}
 	case t.Status != 0:
 		fmt.Fprintf(&b, "refused with status %d\n", t.Status)
 	case len(t.Endpoints) > 0:

@@ -6,12 +6,14 @@ package extproc_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock/penstock/extproc"
 	"github.com/penstock/penstock/extproc/extproctest"
+	"github.com/penstock/penstock/internal/certs"
 )
 
 // A probe tells what a picker does, and where it leaves the protocol.
@@ -54,6 +56,45 @@ func TestProbe(t *testing.T) {
 			}
 			if c.remark == "" && len(got.Remarks) > 0 || c.remark != "" && (len(got.Remarks) != 1 || !strings.Contains(got.Remarks[0], c.remark)) {
 				t.Errorf("remarks %q, want %q", got.Remarks, c.remark)
+			}
+		})
+	}
+}
+
+// What a probe says when it cannot ask, and that it finds TLS out.
+func TestProbeAdvises(t *testing.T) {
+	good := extproctest.Good("10.0.0.1:8000")
+	secure := extproctest.Start(t, good, ownCertificate(t)).Address
+	plain := extproctest.Start(t, good, nil).Address
+	page := httptest.NewServer(http.NotFoundHandler())
+	defer page.Close()
+	name := certs.Client{ServerName: "localhost"}
+	for _, c := range []struct {
+		name, address string
+		tls           *certs.Client
+		detect        bool
+		want, hint    string
+	}{
+		{"TLS found out", secure, nil, true, "picked: 10.0.0.1:8000", ""},
+		{"and said", secure, nil, true, "TLS, as was found out; the certificate of \"test\" was not verified, which --tls does  health", ""},
+		{"plaintext found out", plain, nil, true, plain + "  plaintext  health", ""},
+		{"a page found out", strings.TrimPrefix(page.URL, "http://"), nil, true, "failed: ", "plain HTTP, as a metrics port"},
+		{"nobody", closed(t), nil, true, "failed: connection refused\n", ""},
+		{"nobody, TLS", closed(t), &name, false, "failed: connection refused\n", ""},
+		{"plaintext to TLS", secure, nil, false, "failed: ", "try --tls"},
+		{"TLS to plaintext", plain, &name, false, "failed: tls: first record", "try --plaintext"},
+		{"nobody vouches", secure, &name, false, "x509: ", "--ca FILE"},
+		{"health port", sick(t), nil, true, "failed: Unimplemented: ", "ext_proc is usually on 9002"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := (&extproc.Probe{Address: c.address, TLS: c.tls, Detect: c.detect, Timeout: 20 * time.Second}).Run(context.Background())
+			var text strings.Builder
+			got.Write(&text)
+			if !strings.Contains(text.String(), c.want) || !strings.Contains(got.Hint, c.hint) || c.hint == "" && got.Hint != "" {
+				t.Errorf("want %q and the hint %q:\n%s", c.want, c.hint, &text)
+			}
+			if strings.Contains(text.String(), "health \n") || strings.Contains(text.String(), "desc =") {
+				t.Errorf("%s", &text)
 			}
 		})
 	}

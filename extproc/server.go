@@ -5,12 +5,14 @@ package extproc
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
@@ -40,6 +42,8 @@ type Server struct {
 	limit   int64         // streams at a time
 	open    atomic.Int64
 	rules   atomic.Pointer[rules]
+	astray  seldom
+	fading  atomic.Bool // see Listeners.Fade
 }
 
 // rules are what a stream begins and ends under. Immutable.
@@ -47,6 +51,7 @@ type rules struct {
 	Backend
 	models map[string][]weighted // by the name that clients use, aliases too
 	limits config.Limits
+	total  time.Duration // of a request
 	counts *poolCounts
 }
 
@@ -60,7 +65,7 @@ type weighted struct {
 // newRules compiles what a server for the backend's pool reads of cfg.
 func newRules(cfg *config.Config, b Backend, in *ServerInstruments) *rules {
 	name := b.Pool.Config().Name
-	r := &rules{Backend: b, models: map[string][]weighted{}, limits: cfg.Limits, counts: in.of(name)}
+	r := &rules{Backend: b, models: map[string][]weighted{}, limits: cfg.Limits, total: cfg.Timeouts.Total.D(), counts: in.of(name)}
 	for i := range cfg.Models {
 		asked := cfg.Models[i].Name
 		m := cfg.Resolve(asked)
@@ -137,7 +142,9 @@ func (s *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) (err error
 // serve is the loop of a stream.
 func (x *stream) serve() error {
 	for {
+		x.leash.hold(x.patience())
 		m, err := x.next()
+		x.leash.hold(0)
 		switch {
 		case err == errWithdrawn:
 			return x.withdrawn()
@@ -156,6 +163,20 @@ var (
 	errAnswered  = errors.New("answered")
 	errWithdrawn = errors.New("withdrawn")
 )
+
+// patience is for how long the gateway may say nothing; 0: for as long as it
+// likes, which it may once the request is whole, since then the model server
+// works, and where nothing is answered.
+func (x *stream) patience() time.Duration {
+	switch {
+	case x.observe, x.answered != waiting:
+	case x.asked == opened && (x.askMode == modeBuffered || x.askMode == modePartial):
+		return x.rules.total // the gateway speaks when it has the client's whole body
+	case x.asked == waiting, x.asked == opened, x.asked == decided && x.askMode == modeStreamed:
+		return x.rules.limits.UploadIdle.D()
+	}
+	return 0
+}
 
 // next is the next message. While the picker may withdraw the request a
 // goroutine reads ahead by one; it ends when Process has returned, since that
@@ -206,6 +227,9 @@ func readAhead(g extprocv3.ExternalProcessor_ProcessServer, inbox chan<- receive
 // io.EOF: what the stream has seen decides which it was.
 func (x *stream) left(err error) error {
 	switch {
+	case context.Cause(x.ctx) == errSilent:
+		x.outcome = outcomeSilent
+		return status.Error(codes.DeadlineExceeded, errSilent.Error())
 	case x.observe:
 		x.outcome = outcomeObserved
 	case x.answered == ended:

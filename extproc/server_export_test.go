@@ -4,6 +4,7 @@
 package extproc
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -24,6 +25,9 @@ func NewTestServer(log *slog.Logger, cfg *config.Config, b Backend, limit int) (
 	s.rules.Store(newRules(cfg, b, in))
 	return s, held
 }
+
+// Leashed is a stream's context as a listener makes it.
+func Leashed(ctx context.Context) context.Context { return newLeash(ctx) }
 
 // OpenStreams is the number of streams under way.
 func (s *Server) OpenStreams() int { return int(s.open.Load()) }

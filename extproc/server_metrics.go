@@ -29,6 +29,7 @@ const (
 	outcomeImmediate = "immediate" // by an immediate response
 	outcomeEvicted   = "evicted"   // the picker withdrew the request
 	outcomeCanceled  = "canceled"  // the gateway left, or the stream was cut
+	outcomeSilent    = "silent"    // the gateway did not send the whole request
 	outcomeFailed    = "failed"    // a message that could not be taken, or a fault here
 	outcomeObserved  = "observed"  // observability mode
 	outcomeRefused   = "refused"   // too many streams

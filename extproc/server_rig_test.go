@@ -55,7 +55,9 @@ func testConfig() *config.Config {
 			{Name: "other", Targets: []config.Target{{Pool: "elsewhere", Model: "x"}}, ReportModel: "asked"},
 			{Name: "latest", Alias: "chat"},
 		},
-		Limits: config.Limits{Body: 1 << 20, BodiesInFlight: 64 << 20, Headers: 64 << 10, JSONDepth: 128, Drain: config.Duration(10 * time.Second)},
+		Timeouts: config.Timeouts{Total: config.Duration(30 * time.Minute)},
+		Limits: config.Limits{Body: 1 << 20, BodiesInFlight: 64 << 20, Headers: 64 << 10, JSONDepth: 128,
+			UploadIdle: config.Duration(30 * time.Second), Drain: config.Duration(10 * time.Second)},
 	}
 }
 
@@ -117,6 +119,7 @@ func (p *scripted) Pick(_ context.Context, r *epp.Request) (*epp.Result, error) 
 type observer struct{ p *scripted }
 
 func (o observer) Attempt(m *pool.Member) { o.p.note("attempt %s", m.Address()) }
+func (o observer) Served(m *pool.Member)  { o.p.note("served %s", m.Address()) }
 func (o observer) Head(status int, h http.Header) {
 	o.p.note("head %d", status)
 	if h.Get("X-Drop-Me") != "" {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ type stream struct {
 	rules   *rules
 	grpc    extprocv3.ExternalProcessor_ProcessServer
 	ctx     context.Context
+	leash   *leash
 	inbox   chan received // see next
 	quit    chan struct{} // ends who fills inbox
 	begun   bool          // a message has come
@@ -98,14 +100,16 @@ type request struct {
 	read    *llm.Request // nil: the body was not read
 	// Answers carry the client's name of the model, not the server's.
 	renamed     bool
+	answers     bool // would, if a picker elsewhere renames
 	clientModel string
 	pick        *epp.Result
+	named       []string     // its endpoints that are members
 	member      *pool.Member // who is charged; nil: unknown
 	settled     bool
 }
 
 func newStream(s *Server, r *rules, g extprocv3.ExternalProcessor_ProcessServer) *stream {
-	return &stream{server: s, rules: r, grpc: g, ctx: g.Context(), outcome: outcomeFailed}
+	return &stream{server: s, rules: r, grpc: g, ctx: g.Context(), leash: leashOf(g.Context()), outcome: outcomeFailed}
 }
 
 // picked says that the request was given an endpoint.
@@ -376,20 +380,21 @@ func (x *stream) decide(then phase, by ending) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return x.refuse(&llm.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "picker_timeout", Message: "the endpoint picker did not answer in time"})
 	case err != nil:
-		x.server.log.Warn("the picker failed", "pool", x.rules.counts.pool, "requestId", x.id, "error", err)
+		x.server.log.Debug("the picker failed", "pool", x.rules.counts.pool, "requestId", x.id, "error", err)
 		return x.refuse(llm.Unavailable("the endpoint picker failed", time.Second))
 	}
 	x.pick = res
-	switch {
-	case res.Denial != nil:
+	if res.Denial != nil {
 		return x.deny(res.Denial, res.Reason)
-	case len(res.Endpoints) == 0:
-		return x.refuse(llm.Unavailable("the endpoint picker named no endpoint", time.Second))
+	}
+	if x.named = x.members(res.Endpoints); len(x.named) == 0 {
+		return x.refuse(llm.Unavailable("the endpoint picker named no member of the pool", time.Second))
 	}
 	replaced := res.Body
 	if out := sent(); replaced == nil && (len(body) != len(out) || len(out) > 0 && &out[0] != &body[0]) {
 		replaced = out
 	}
+	x.renamed = x.renamed || x.answers && res.Body != nil
 	if by == endHeaders {
 		replaced = nil // there is nothing to replace
 	}
@@ -400,7 +405,7 @@ func (x *stream) decide(then phase, by ending) error {
 		return err
 	}
 	// The gateway tries the first one now, and says later who it was.
-	x.member = x.rules.Pool.Lookup(res.Endpoints[0])
+	x.member = x.rules.Pool.Lookup(x.named[0])
 	if res.Observer != nil && x.member != nil {
 		res.Observer.Attempt(x.member)
 	}
@@ -416,7 +421,8 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 	raw := func() []byte { return body }
 	kind := x.fields.get("Content-Type")
 	x.fields.op = llm.OpUnder(x.fields.path())
-	if !llm.Readable(x.fields.op, kind, len(body)) {
+	known := x.fields.op != llm.OpOther && x.fields.op != llm.OpModels // where what is no JSON is refused
+	if len(body) == 0 || !known && !llm.Readable(x.fields.op, kind, len(body)) {
 		return raw, false, nil
 	}
 	plain := body
@@ -437,7 +443,7 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 	x.read = read
 	model, answer := x.rules.served(read.Model)
 	x.fields.model = model
-	x.renamed, x.clientModel = answer && model != read.Model, read.Model
+	x.answers, x.renamed, x.clientModel = answer, answer && model != read.Model, read.Model
 	if model == read.Model || partial {
 		return raw, false, nil
 	}
@@ -464,6 +470,17 @@ func (x *stream) question(body func() []byte) *epp.Request {
 	return q
 }
 
+// members are the endpoints that the pool lists at this moment: a picker
+// elsewhere may name others.
+func (x *stream) members(endpoints []string) []string {
+	for i, e := range endpoints {
+		if x.rules.Pool.Lookup(e) == nil {
+			return append(slices.Clone(endpoints[:i]), x.members(endpoints[i+1:])...)
+		}
+	}
+	return endpoints
+}
+
 // eligible are the members that a hint names, by host:port or by host alone.
 // Never nil.
 func eligible(members []*pool.Member, subset []string) []string {
@@ -478,7 +495,7 @@ func eligible(members []*pool.Member, subset []string) []string {
 
 // proceed answers a request that goes to an endpoint.
 func (x *stream) proceed(by ending, body, replaced []byte, decoded bool) error {
-	endpoints := strings.Join(x.pick.Endpoints, ",")
+	endpoints := strings.Join(x.named, ",")
 	edits := &mutation{}
 	edits.apply(x.pick.Header)
 	edits.set(HeaderEndpoint, endpoints)

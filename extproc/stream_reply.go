@@ -96,10 +96,15 @@ func (x *stream) attribute() {
 	m := x.rules.Pool.Lookup(strings.ToLower(bracketed(strings.TrimSpace(x.meta.served))))
 	if m == nil {
 		x.rules.counts.spurious("served-unknown")
+		x.astray("no member of the pool")
 		return
 	}
+	if !slices.Contains(x.named, m.Address()) {
+		x.rules.counts.spurious("served-other")
+		x.astray("none of those that were picked")
+	}
 	if m != x.member && x.pick.Observer != nil {
-		x.pick.Observer.Attempt(m)
+		x.pick.Observer.Served(m)
 	}
 	x.member = m
 	switch {
@@ -107,6 +112,14 @@ func (x *stream) attribute() {
 		m.Report(pool.ServerError)
 	case x.status >= 200:
 		m.Report(pool.OK)
+	}
+}
+
+// astray tells of an answer from an endpoint that was not picked.
+func (x *stream) astray(what string) {
+	if more, ok := x.server.astray.now(); ok {
+		x.server.log.Warn("the gateway sent a request to an endpoint that is "+what, "pool", x.rules.counts.pool, "requestId", x.id,
+			"served", x.meta.served, "picked", strings.Join(x.named, ","), "moreSince", more)
 	}
 }
 

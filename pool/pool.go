@@ -55,6 +55,7 @@ type Pool struct {
 	cfg       atomic.Pointer[config.Pool] // defaults filled in
 	snapshot  atomic.Pointer[Snapshot]
 	discovery atomic.Pointer[DiscoveryStatus]
+	told      atomic.Bool // see Told
 	cost      scrapeCost
 
 	// mu guards writing: the snapshot, the state of discovery once running, and
@@ -233,10 +234,14 @@ func (p *Pool) Snapshot() *Snapshot { return p.snapshot.Load() }
 // the form of [Member.Address].
 func (p *Pool) Lookup(addr string) *Member { return p.snapshot.Load().byAddress[addr] }
 
+// Told says that the members are known, or were once, if only that there are
+// none. Until then an empty pool is one whose source has not answered.
+func (p *Pool) Told() bool { return p.told.Load() }
+
 // SetMembers replaces the membership: the path for controllers and tests. It
 // is meant for pools without a source of their own, since the next answer of a
-// source would replace it again. An entry that is no address is left out and
-// logged.
+// source would replace it again. An empty list says that there are none. An
+// entry that is no address is left out and logged.
 func (p *Pool) SetMembers(members []config.Member) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,12 +299,14 @@ func (p *Pool) replaceLocked(listed []config.Member) {
 		}
 	}
 	maps.DeleteFunc(p.departed, func(_ string, m *Member) bool { return m.Load() == Load{} })
-	if !changed {
-		return
+	if changed {
+		slices.SortFunc(members, func(a, b *Member) int { return cmp.Compare(a.address, b.address) })
+		p.publishLocked(members)
+		p.noteLacksLocked("") // one that lacked a signal may have gone
 	}
-	slices.SortFunc(members, func(a, b *Member) int { return cmp.Compare(a.address, b.address) })
-	p.publishLocked(members)
-	p.noteLacksLocked("") // one that lacked a signal may have gone
+	if len(members) > 0 || len(listed) == 0 { // a list of nothing but faults tells nothing
+		p.told.Store(true)
+	}
 }
 
 // joinLocked is the member for an address that was not listed. One that left

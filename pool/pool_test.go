@@ -5,6 +5,8 @@ package pool_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,53 @@ func TestMembersKeepTheirIdentity(t *testing.T) {
 	p.SetMembers([]config.Member{{Address: "b.example:80", Labels: map[string]string{"role": "decode"}}, {Address: "10.0.0.1:80"}})
 	if p.Snapshot().Version == version || b.Labels()["role"] != "decode" {
 		t.Error("a changed label is not seen")
+	}
+}
+
+// An empty list is an answer, unlike none, and unlike one that cannot be read.
+func TestToldThatThereAreNone(t *testing.T) {
+	source := func(from config.Members) *pool.Pool {
+		p, err := pool.New(config.Pool{Name: "p", Members: from, Metrics: config.Metrics{Off: true}}, pool.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return p
+	}
+	if !source(config.Members{Static: members("10.0.0.1:80")}).Told() {
+		t.Error("static members are not known at once")
+	}
+	p := source(config.Members{})
+	if p.Told() {
+		t.Error("nobody has said anything yet")
+	}
+	p.SetMembers(members("no port"))
+	if p.Told() {
+		t.Error("nothing that was said was an address")
+	}
+	version := p.Snapshot().Version
+	p.SetMembers(nil)
+	if !p.Told() || p.Snapshot().Version != version {
+		t.Errorf("told %v; the version went from %d to %d", p.Told(), version, p.Snapshot().Version)
+	}
+
+	file := filepath.Join(t.TempDir(), "members.yaml")
+	if err := os.WriteFile(file, []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = source(config.Members{File: file})
+	if p.Told() {
+		t.Error("the file has not been read yet")
+	}
+	p.Start(t.Context())
+	if !p.Told() {
+		t.Error("an empty file is an answer")
+	}
+
+	p = source(config.Members{File: file + "?"})
+	p.Start(t.Context())
+	if p.Told() {
+		t.Error("a file that is missing is none")
 	}
 }
 

@@ -250,15 +250,15 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	case err != nil && x.r.Context().Err() != nil:
 		return clientLeft()
 	case errors.Is(err, context.DeadlineExceeded):
-		x.outcome("refused-picker-timeout")
+		x.record.PickOutcome = "refused-picker-timeout" // whoever failed has counted it
 		return &llm.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "picker_timeout", Message: "the endpoint picker did not answer in time"}
 	case err != nil:
-		x.outcome("refused-picker-failed")
-		x.server.log.Warn("the endpoint picker failed", "pool", x.target.pool, "error", err, "requestId", x.record.RequestID)
+		x.record.PickOutcome = "refused-picker-failed"
+		x.server.log.Debug("the endpoint picker failed", "pool", x.target.pool, "error", err, "requestId", x.record.RequestID)
 		return llm.Unavailable("the endpoint picker failed", time.Second)
 	}
 	x.pick, x.named = res, 0
-	x.record.PickOutcome = res.Reason
+	x.record.PickOutcome, x.record.ModelUsed = res.Reason, x.used()
 	if d := res.Denial; d != nil {
 		x.denial = d
 		return denied(d, res.Reason, x.listener.debug.Load())
@@ -269,10 +269,13 @@ func (x *exchange) ask(tried []string) *llm.Error {
 	return nil
 }
 
-// outcome notes that the gateway decided in the picker's place.
+// outcome notes that the gateway decided in the picker's place. It is counted
+// unless the pick was counted so.
 func (x *exchange) outcome(reason string) {
+	if x.pick == nil || x.pick.Reason != reason {
+		x.server.picks.Count(x.target.pool, reason)
+	}
 	x.record.PickOutcome = reason
-	x.server.picks.Count(x.target.pool, reason)
 }
 
 // inTurn is a member by round robin that is in no worse a state, nil if there is
@@ -532,10 +535,24 @@ func (x *exchange) query() string {
 // upstreamBody is the client's body with the edits that the target needs, or
 // the picker's replacement.
 func (x *exchange) upstreamBody() []byte {
-	if x.pick != nil && x.pick.Body != nil {
+	if x.replaced() {
 		return x.pick.Body
 	}
 	return x.outBody()
+}
+
+// replaced says that the picker has sent another body, and with it perhaps
+// another name of the model.
+func (x *exchange) replaced() bool { return x.pick != nil && x.pick.Body != nil }
+
+// used is the model's name in the body that is sent, for the record.
+func (x *exchange) used() string {
+	if x.replaced() {
+		if r, fail := llm.Read(x.op, x.r.Header.Get("Content-Type"), x.pick.Body, x.table.readLimits); fail == nil && r.Model != "" {
+			return r.Model
+		}
+	}
+	return x.target.model
 }
 
 // outBody is the client's body with the edits that the target needs.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/internal/h1"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -32,17 +33,6 @@ func requestID(h http.Header) string {
 	var b [16]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
-}
-
-// hopByHop says which headers end at this hop (RFC 9110 §7.6.1), besides those
-// that Connection names.
-func hopByHop(name string) bool {
-	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
-		return true
-	}
-	return false
 }
 
 // framing are request headers that are made anew for the next hop.
@@ -146,7 +136,7 @@ func (x *exchange) modelHeader() http.Header {
 	named := in["Connection"]
 	for name, values := range in {
 		d := dash(name)
-		if hopByHop(d) || stripped(d) || connectionNames(named, name) {
+		if h1.OfTheHop(d) || stripped(d) || connectionNames(named, name) {
 			continue
 		}
 		if d != name && (d == "Content-Type" || d == "Content-Encoding") {
@@ -185,7 +175,7 @@ func protected(name string) bool {
 		return true
 	}
 	name = textproto.CanonicalMIMEHeaderKey(name)
-	return hopByHop(name) || name == "Host" || name == "Content-Length"
+	return h1.OfTheHop(name) || name == "Host" || name == "Content-Length"
 }
 
 // responseHeader copies an answer's headers to the client: not those of the
@@ -194,7 +184,7 @@ func responseHeader(out, in http.Header, plain bool) {
 	named := in["Connection"]
 	for name, values := range in {
 		switch {
-		case hopByHop(name), connectionNames(named, name):
+		case h1.OfTheHop(name), connectionNames(named, name):
 			continue
 		case name == "Alt-Svc", name == requestIDHeader, name == "X-Model-Used", strings.HasPrefix(name, "X-Penstock-"):
 			continue

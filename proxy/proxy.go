@@ -187,6 +187,17 @@ func (s *Server) Addresses() map[string]string {
 	return m
 }
 
+// CertificateFault is why a newest certificate of a listener is not in use, ""
+// if all are.
+func (s *Server) CertificateFault(listener string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.listeners[listener]; l != nil {
+		return l.identities.Load().fault()
+	}
+	return ""
+}
+
 // Open is the number of exchanges under way.
 func (s *Server) Open() int { return int(s.open.Load()) }
 

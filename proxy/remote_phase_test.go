@@ -5,7 +5,9 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -33,13 +35,7 @@ type shownTo struct {
 // watched is Good that notes what it is shown, and edits the answer's head.
 func (k *shownTo) watched(list string, fields ...extproctest.Field) extproctest.Script {
 	return func(s *extproctest.Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(list, list); err != nil {
 			return err
 		}
 		for {
@@ -67,24 +63,26 @@ func TestResponsePhase(t *testing.T) {
 	digest := "data: {\"choices\":[],\"usage\":{\"completion_tokens\":2,\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":4},\"total_tokens\":11}}\n\ndata: [DONE]\n\n"
 	for _, c := range []struct {
 		mode   string
+		wait   string // for edits of the head
 		heard  string
 		served bool
 		answer string
 	}{
-		{"off", "request-headers request-body-end", false, ""},
-		{"headers", "request-headers request-body-end response-headers response-body-end", true, digest},
-		{"full", "", true, stream},
+		{"off", "10s", "request-headers request-body-end", false, ""},
+		{"headers", "10s", "request-headers request-body-end response-headers response-body-end", true, digest},
+		{"headers", "0s", "request-headers request-body-end response-headers response-body-end", true, digest},
+		{"full", "10s", "", true, stream},
 	} {
-		t.Run(c.mode, func(t *testing.T) {
+		t.Run(c.mode+" "+c.wait, func(t *testing.T) {
 			k := &shownTo{}
-			r := newRemoteRig(t, 2, "response: {mode: "+c.mode+", headTimeout: 10s}", func(e []string) extproctest.Script {
+			r := newRemoteRig(t, 2, "response: {mode: "+c.mode+", headTimeout: "+c.wait+"}", func(e []string) extproctest.Script {
 				return k.watched(e[1], extproctest.Field{Name: "x-from-picker", Value: "yes"}, extproctest.Field{Name: "content-length", Value: "3"})
 			})
 			res, body := r.post(helloStream)
 			if res.StatusCode != 200 || !strings.HasSuffix(body, doneMark) {
 				t.Fatalf("%d %q", res.StatusCode, body)
 			}
-			if got := res.Header.Get("X-From-Picker"); (got == "yes") != c.served {
+			if got := res.Header.Get("X-From-Picker"); (got == "yes") != (c.served && c.wait != "0s") {
 				t.Errorf("the picker's edit of the head: %q", got)
 			}
 			r.settled()
@@ -372,7 +370,7 @@ func TestRemotePickIsExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"picker " + r.picker.Address, "picked: " + stranger + ", if that fails " + r.endpoints()[1], "asked", "answered",
+		"picker " + r.picker.Address, "picked: " + r.endpoints()[1], "asked", "answered",
 		"refused  " + stranger + ": not a member", "sent to", "served by  " + r.endpoints()[1],
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(text.String()), " "), strings.Join(strings.Fields(want), " ")) {
@@ -473,6 +471,9 @@ func TestRemotePickerTLS(t *testing.T) {
 	s := model(t, answers(200, answer))
 	member := strings.TrimPrefix(s.URL, "http://")
 	p := extproctest.Start(t, extproctest.Good(member), &pair)
+	sum := sha256.Sum256(pair.Leaf.RawSubjectPublicKeyInfo)
+	pin := base64.StdEncoding.EncodeToString(sum[:])
+	other := base64.StdEncoding.EncodeToString(make([]byte, sha256.Size))
 	gatewayWith := func(text string) *rig {
 		return newRig(t, []*httptest.Server{s}, func(y string) string {
 			return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, %s, refresh: 100ms, health: {interval: 100ms, timeout: 100ms}}}", p.Address, text), 1)
@@ -485,6 +486,12 @@ func TestRemotePickerTLS(t *testing.T) {
 		"tls: {}":                                                 503,
 		fmt.Sprintf("tls: {ca: %q, serverName: wrong}", certFile): 503,
 		"timeout: 1s":                                             503, // plaintext
+
+		fmt.Sprintf("tls: {insecureSkipVerify: true, pins: [%q, %q]}", other, pin): 200,
+		fmt.Sprintf("tls: {insecureSkipVerify: true, pins: [%q]}", other):          503,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", certFile, pin):                    200,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", certFile, other):                  503,
+		fmt.Sprintf("tls: {ca: %q, pins: [%q]}", otherFile, pin):                   503,
 	} {
 		g := gatewayWith(text)
 		status := 0

@@ -8,11 +8,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/extproc/extproctest"
 )
 
@@ -179,17 +181,59 @@ func TestRemotePickers(t *testing.T) {
 					}
 					r.expect(i, sent, want)
 				}
-				if mode == "FailOpen" {
-					if got := r.record(0).PickOutcome; got != c.pick {
-						t.Errorf("pick outcome %q, want %q", got, c.pick)
-					}
+				outcome := r.record(0).PickOutcome
+				if mode == "FailOpen" && outcome != c.pick {
+					t.Errorf("pick outcome %q, want %q", outcome, c.pick)
 				}
+				r.tells(outcome)
 				if c.count != "" && (r.metric(c.count) == "" || r.metric(c.count) == "0") {
 					t.Errorf("%s is %q, want more than 0", c.count, r.metric(c.count))
 				}
 				r.settled()
 			})
 		}
+	}
+}
+
+// tells checks that two requests that came to outcome are counted once each,
+// and that the explanation says the same and who was sent the request.
+func (r *remoteRig) tells(outcome string) {
+	r.t.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	counted := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "penstock_pool_picks_total" && m.GetCounter().GetValue() > 0 {
+				counted[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if len(counted) != 1 || counted[outcome] != 2 {
+		r.t.Errorf("picks counted as %v, want two of %s", counted, outcome)
+	}
+	rec := r.record(0)
+	e := r.remote.Find(rec.RequestID)
+	if e == nil || e.Reason != outcome || e.SentTo() != rec.Served {
+		r.t.Errorf("the explanation says %+v, want %s, sent to %q", e, outcome, rec.Served)
+		return
+	}
+	var text strings.Builder
+	e.Table(&text)
+	for line := range strings.Lines(text.String()) {
+		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word == "failed" || word == "refused" {
+			r.t.Errorf("a line has no time: %q", line)
+		}
+	}
+	headline := strings.Split(text.String(), "\n")[1]
+	want := outcome + ": " + rec.Served
+	if rec.Served == "" {
+		want = "nobody was picked: " + outcome
+	}
+	if !strings.HasPrefix(headline, want) {
+		r.t.Errorf("the headline is %q, want %q", headline, want)
 	}
 }
 
@@ -229,5 +273,44 @@ func (r *remoteRig) expect(i int, body, want string) {
 	}
 	if rec := r.record(i); rec.Status != 200 || rec.Served == "" {
 		r.t.Errorf("record %+v", rec)
+	}
+}
+
+// A picker that renames the model in the body: the answer carries the name that
+// was asked for unless the served one is wanted, and the record the one used.
+func TestPickerRenamesTheModel(t *testing.T) {
+	rename := func(e []string) extproctest.Script {
+		return extproctest.Replaces(e[0], func(b []byte) []byte { return []byte(strings.Replace(string(b), `"up-m"`, `"other"`, 1)) })
+	}
+	for _, c := range []struct{ target, report, want string }{
+		{"up-m", "", "m"}, {"m", "", "m"}, {"m", "served", "up-m"}, {"up-m", "served", "up-m"},
+	} {
+		t.Run(c.target+" "+c.report, func(t *testing.T) {
+			script := rename
+			if c.target == "m" {
+				script = func(e []string) extproctest.Script {
+					return extproctest.Replaces(e[0], func(b []byte) []byte { return []byte(strings.Replace(string(b), `"m"`, `"other"`, 1)) })
+				}
+			}
+			r := newRemoteRig(t, 1, "", script)
+			cfg := *r.cfg
+			cfg.Models = slices.Clone(cfg.Models)
+			cfg.Models[0].ReportModel = c.report
+			cfg.Models[0].Targets = []config.Target{{Pool: "p", Model: c.target}}
+			r.apply(&cfg)
+			for i, body := range []string{hello, helloStream} {
+				res, got := r.post(body)
+				if sent := <-r.bodies; !strings.Contains(sent, `"model":"other"`) {
+					t.Fatalf("the server was sent %s", sent)
+				}
+				if !strings.Contains(got, `"model":"`+c.want+`"`) || strings.Count(got, `"model":`) != strings.Count(got, `"model":"`+c.want+`"`) {
+					t.Errorf("the answer names another model than %s:\n%s", c.want, got)
+				}
+				if used := r.record(i).ModelUsed; used != "other" || res.Header.Get("X-Model-Used") != "other" {
+					t.Errorf("used %q, header %q", used, res.Header.Get("X-Model-Used"))
+				}
+			}
+			r.settled()
+		})
 	}
 }

@@ -136,15 +136,9 @@ func clientLeft() *llm.Error {
 // denied is a picker's refusal in the client's dialect. The detail names the
 // members: it goes to clients that may see endpoints, and into the record.
 func denied(d *epp.Denial, reason string, detail bool) *llm.Error {
-	e := &llm.Error{Status: d.Status, Type: "server_error", Code: reason, Header: d.Header}
-	if detail {
+	e := d.Error(reason)
+	if detail && d.Detail != "" {
 		e.Message = d.Detail
-	}
-	if d.Status == http.StatusTooManyRequests {
-		e.Type = "rate_limit_error"
-	}
-	if e.Message == "" {
-		e.Message = "the endpoint picker refused the request: " + reason
 	}
 	return e
 }

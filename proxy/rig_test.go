@@ -34,6 +34,8 @@ type rig struct {
 	url     string
 	reg     *prometheus.Registry
 	backend map[string]proxy.Backend
+	picks   *epp.Instruments
+	remote  *extproc.Client // nil: a picker of this process
 
 	mu      sync.Mutex
 	records []*usage.Record
@@ -68,8 +70,9 @@ models:
 		t.Fatal(err)
 	}
 	r := &rig{t: t, cfg: cfg, reg: prometheus.NewRegistry()}
+	r.picks = epp.NewInstruments(r.reg)
 	r.server = proxy.New(proxy.Options{
-		Metrics: proxy.NewInstruments(r.reg), Picks: epp.NewInstruments(r.reg),
+		Metrics: proxy.NewInstruments(r.reg), Picks: r.picks,
 		Records: func(rec *usage.Record) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -100,12 +103,13 @@ models:
 func (r *rig) picker(pc config.Pool) epp.Picker {
 	r.t.Helper()
 	if remote := pc.Picker.Remote; remote != nil {
-		c, err := extproc.NewClient(r.pool, *remote, extproc.ClientOptions{Metrics: extproc.NewClientInstruments(r.reg)})
+		c, err := extproc.NewClient(r.pool, *remote, extproc.ClientOptions{Metrics: extproc.NewClientInstruments(r.reg), Picks: r.picks})
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		c.Start()
 		r.t.Cleanup(c.Close)
+		r.remote = c
 		return c
 	}
 	picker, ok := epp.Builtin(pc.Picker.Profile)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"golang.org/x/net/http/httpguts"
 )
@@ -218,7 +219,7 @@ func (a *attempt) shape(r *http.Request) {
 func announced(t http.Header) http.Header {
 	var out http.Header
 	for name := range t {
-		if !hopByHop(name) && !steers(dash(name)) && httpguts.ValidTrailerHeader(name) {
+		if !h1.OfTheHop(name) && !steers(dash(name)) && httpguts.ValidTrailerHeader(name) {
 			if out == nil {
 				out = http.Header{}
 			}
@@ -235,7 +236,7 @@ func (x *exchange) plainHeader() http.Header {
 	out := make(http.Header, len(in)+4)
 	named := in["Connection"]
 	for name, values := range in {
-		if d := dash(name); hopByHop(d) || framing(d) || claims(d) || steers(d) || connectionNames(named, name) {
+		if d := dash(name); h1.OfTheHop(d) || framing(d) || claims(d) || steers(d) || connectionNames(named, name) {
 			continue
 		}
 		out[name] = values

@@ -43,7 +43,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
 	if x.reads() && res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
 		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
-		if x.model != nil && x.model.report && x.target.model != x.record.ModelAsked && res.StatusCode < 300 {
+		if x.model != nil && x.model.report && (x.record.ModelUsed != x.record.ModelAsked || x.replaced()) && res.StatusCode < 300 {
 			o.AnswerModel = x.record.ModelAsked
 		}
 		y.tap = llm.NewTap(o)
@@ -97,7 +97,7 @@ func (x *exchange) sendHead(res *http.Response) {
 	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
 	if x.target.model != "" {
-		h.Set("X-Model-Used", x.target.model)
+		h.Set("X-Model-Used", x.record.ModelUsed)
 	}
 	if !x.target.plain && strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		h.Set("Cache-Control", "no-cache")

@@ -17,9 +17,11 @@ import (
 // handshake meets. They are swapped without the listener.
 type identities struct {
 	hosts hostIndex[*identity]
+	all   []*identity
 }
 
 type identity struct {
+	host  string
 	cfg   config.ServerTLS
 	files *certs.Server
 }
@@ -54,7 +56,7 @@ func encrypts(lc *config.Listener) bool {
 func (s *Server) identity(ids *identities, host string, c *config.ServerTLS, lc *config.Listener, old *identities) error {
 	if old != nil {
 		if id, ok := old.hosts.get(host); ok && reflect.DeepEqual(id.cfg, *c) {
-			ids.hosts.put(host, id)
+			ids.put(id)
 			return nil
 		}
 	}
@@ -72,8 +74,29 @@ func (s *Server) identity(ids *identities, host string, c *config.ServerTLS, lc 
 	if _, err := files.Config(); err != nil {
 		return err
 	}
-	ids.hosts.put(host, &identity{cfg: *c, files: files})
+	ids.put(&identity{host: host, cfg: *c, files: files})
 	return nil
+}
+
+func (ids *identities) put(id *identity) {
+	ids.hosts.put(id.host, id)
+	ids.all = append(ids.all, id)
+}
+
+// fault is why the newest files of a certificate are not in use, "" if all are.
+func (ids *identities) fault() string {
+	if ids == nil {
+		return ""
+	}
+	for _, id := range ids.all {
+		if why := id.files.Fault(); why != "" {
+			if id.host != "" {
+				why = id.host + ": " + why
+			}
+			return why
+		}
+	}
+	return ""
 }
 
 var errServerName = errors.New("no section of this listener serves the server name")

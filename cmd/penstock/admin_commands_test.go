@@ -28,7 +28,7 @@ import (
 func penstock(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
 	t.Helper()
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newConfigCommand(), newDocsCommand())
+	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newEPPCommand(), newConfigCommand(), newDocsCommand())
 	var out, errs bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&out)
@@ -66,6 +66,10 @@ func fakeAdmin(t *testing.T) (address string) {
 			return []admin.PoolStatus{{
 				PoolSummary: admin.PoolSummary{Name: "llama", Members: 2, Ready: 1}, Requests: 4,
 				Engine: "vllm", Protocol: "http", Profile: "default", Source: "dns llama:8000", Discovery: "no such host",
+				Picker: &admin.PickerStatus{Pool: "llama", Address: "epp:9002", Error: "no such host", Replicas: []admin.ReplicaStatus{
+					{Address: "10.0.1.1:9002", State: "ready", Streams: 3},
+					{Address: "10.0.1.2:9002", State: "not ready", Error: "connection refused"},
+				}},
 				Status: []admin.MemberStatus{
 					{Pool: "llama", Address: "10.0.0.1:8000", State: "returning", Share: .4, Requests: 4, Queued: 100, Metrics: &admin.MemberMetrics{Waiting: &one, KVUsage: &half, PrefixHits: &half, PrefixQueries: &one}},
 					{Pool: "llama", Address: "10.0.0.2:8000", State: "ejected", Reason: "refused", Share: 1, Missing: []string{"kvUsage"}, Scrape: "timeout"},
@@ -111,6 +115,12 @@ llama  2        1      4          vllm    http      default  dns llama:8000 (las
 POOL   MEMBER         STATE              IN FLIGHT  QUEUED TOKENS  WAITING  RUNNING  KV   PREFIX HITS  METRICS
 llama  10.0.0.1:8000  returning (40%)    4          100            1        -        50%  50%          fresh
 llama  10.0.0.2:8000  ejected (refused)  0          0              -        -        -    -            unknown, lacks kvUsage (last try: timeout)
+`},
+		{"get pickers --pool llama", `
+POOL   PICKER    REPLICA        STATE      STREAMS  LAST ERROR
+llama  epp:9002  10.0.1.1:9002  ready      3        -
+llama  epp:9002  10.0.1.2:9002  not ready  0        connection refused
+llama  epp:9002  -              -          -        no such host
 `},
 		{"get models", `
 MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS
@@ -185,6 +195,13 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 		{"explain --admin " + address, 2, []string{"nothing to explain", "--body"}},
 		{"explain req-1 --body x", 2, []string{"exclude each other"}},
 		{"explain --body /does/not/exist", 2, []string{"/does/not/exist", "no such file"}},
+		{"epp --grpc-port abc", 2, []string{"--grpc-port abc: want a whole number", "epp --help"}},
+		{"epp --drain 5", 2, []string{"--drain 5: want a time span with a unit"}},
+		{"epp --secure-serving false", 2, []string{"--secure-serving=false"}},
+		{"epp --grpc-port 0", 2, []string{"--grpc-port 0 is not a port"}},
+		{"epp probe 127.0.0.1:1 --cert a.pem", 2, []string{"--cert a.pem", "--key"}},
+		{"epp probe 127.0.0.1:1 --key a.pem", 2, []string{"--key a.pem", "--cert"}},
+		{"epp probe 127.0.0.1:1 --plaintext --ca a.pem", 2, []string{"--plaintext", "leave out"}},
 		{"get secrets", 2, []string{"secrets", "get --help"}},
 		{"get", 2, []string{"get --help"}},
 		{"get pools --wide", 2, []string{"--wide", "get --help"}},

@@ -4,10 +4,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 // newBenchPeersCommand compares ways to have a picker.
 func newBenchPeersCommand() *cobra.Command {
 	var f systemFlags
-	var envoy string
+	var envoy, example string
 	c := &cobra.Command{
 		Use:   "peers",
 		Short: "Compare the picker in process, in another process, and behind Envoy",
@@ -30,35 +32,26 @@ Envoy is left out aloud if --envoy names none.`,
 		Args: cobra.NoArgs,
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
+	f.common(fs)
 	fs.StringSliceVar(&f.measures, "measure", []string{"cost", "memory"}, "measurements to run")
-	fs.StringVar(&envoy, "envoy", os.Getenv("ENVOY"), "Envoy binary")
-	fs.IntVar(&f.rounds, "rounds", 5, "rounds of each, alternating")
+	fs.StringVar(&envoy, "envoy", "", "Envoy binary (default $ENVOY)")
+	fs.StringVar(&example, "envoy-config", "examples/envoy/envoy.yaml", "the example that Envoy is configured by")
 	fs.IntVar(&f.requests, "requests", 4000, "requests of a round at saturation")
-	fs.DurationVar(&f.period, "period", 4*time.Second, "length of a round at 1,000 requests per second")
+	fs.DurationVar(&f.period, "period", 4*time.Second, "length of a round at --rate")
+	fs.IntVar(&f.rate, "rate", 1000, "requests per second; the budgets of time are for 1,000 where a reverse proxy takes 80 us of CPU")
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		out, err := format()
 		if err != nil {
 			return err
 		}
-		self, err := os.Executable()
+		envoy = cmp.Or(envoy, os.Getenv("ENVOY")) // not a default, which would show in the reference
+		s, self, err := f.system(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		if f.binary == "" {
-			f.binary = self
-		}
-		dir, err := os.MkdirTemp("", "penstock-bench-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		s := &bench.System{Dir: dir, Log: c.ErrOrStderr(), Rounds: f.rounds, Requests: f.requests, Period: f.period,
-			Baseline: reverseProxy("reverse-proxy", self),
-			Backend: func(addresses []string, b *bench.Backend) []string {
-				return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","), "--interval", b.Interval.String(), "--metrics-bytes", "4096"}
-			}}
+		defer os.RemoveAll(s.Dir)
+		s.Baseline = reverseProxy("reverse-proxy", self)
 		inProcess := gatewayProxy(f.binary, true)
 		inProcess.Name = "penstock, picker in process"
 		off, usual := remoteProxy("penstock + epp, response off", f.binary, "off"), remoteProxy("penstock + epp", f.binary, "headers")
@@ -69,7 +62,7 @@ Envoy is left out aloud if --envoy names none.`,
 			{Proxy: remoteProxy("penstock + epp, response full", f.binary, "full")},
 		}
 		if envoy != "" {
-			peers = append(peers, bench.Peer{Proxy: envoyProxy(f.binary, envoy)})
+			peers = append(peers, bench.Peer{Proxy: envoyProxy(f.binary, envoy, example)})
 		} else {
 			fmt.Fprintln(c.ErrOrStderr(), "*** there is no Envoy (--envoy, e2e/envoy/install.sh): it is not measured ***")
 		}
@@ -127,10 +120,10 @@ func remoteProxy(name, binary, response string) bench.Proxy {
 	}}
 }
 
-// envoyProxy is Envoy with our picker, configured as examples/envoy shows.
-func envoyProxy(binary, envoy string) bench.Proxy {
+// envoyProxy is Envoy with our picker, configured by the example.
+func envoyProxy(binary, envoy, example string) bench.Proxy {
 	return bench.Proxy{Name: "Envoy + epp", Picker: pickerProgram(binary), Command: func(at bench.Place) ([]string, error) {
-		text, err := envoyConfig(at.Listen, at.Picker, at.Servers)
+		text, err := envoyConfig(example, at.Listen, at.Picker, at.Servers)
 		if err != nil {
 			return nil, err
 		}
@@ -139,68 +132,34 @@ func envoyProxy(binary, envoy string) bench.Proxy {
 	}}
 }
 
-func envoyConfig(listen, picker string, servers []string) (string, error) {
+// envoyConfig is the example with these addresses, and with a picker in
+// plaintext.
+func envoyConfig(example, listen, picker string, servers []string) (string, error) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		return "", fmt.Errorf("%w; run this in the repository, or name the file with --envoy-config", err)
+	}
 	socket := func(address string) string {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return address
-		}
-		return fmt.Sprintf("{socket_address: {address: %s, port_value: %s}}", host, port)
+		host, port, _ := net.SplitHostPort(address)
+		return fmt.Sprintf("{address: %s, port_value: %s}", host, port)
 	}
 	var members strings.Builder
 	for _, s := range servers {
-		fmt.Fprintf(&members, "              - endpoint: {address: %s}\n", socket(s))
+		fmt.Fprintf(&members, "              - endpoint: {address: {socket_address: %s}}\n", socket(s))
 	}
-	return strings.NewReplacer("LISTEN", socket(listen), "PICKER", socket(picker), "MEMBERS\n", members.String()).Replace(envoyTemplate), nil
+	out := string(text)
+	for _, edit := range []struct{ old, new string }{
+		{`\{address: 127\.0\.0\.1, port_value: 10000\}`, socket(listen)},
+		{`\{address: 127\.0\.0\.1, port_value: 10001\}`, socket("127.0.0.1:0")}, // of Envoy's administration
+		{`\{address: 127\.0\.0\.1, port_value: 9002\}`, socket(picker)},
+		{`(?m)(^ *- endpoint: .*port_value: 80\d\d\b.*\n)+`, members.String()},
+		{`(?m)^      transport_socket:.*\n(        .*\n)+`, ""},
+	} {
+		found := regexp.MustCompile(edit.old).FindAllStringIndex(out, -1)
+		if len(found) != 1 {
+			return "", fmt.Errorf("%s matches %q %d times, not once", example, edit.old, len(found))
+		}
+		out = out[:found[0][0]] + edit.new + out[found[0][1]:]
+	}
+	return out, nil
 }
-
-// envoyTemplate is examples/envoy/envoy.yaml without what a bench has no use
-// for, and with a picker in plaintext.
-const envoyTemplate = `static_resources:
-  listeners:
-    - name: public
-      address: LISTEN
-      filter_chains:
-        - filters:
-            - name: envoy.filters.network.http_connection_manager
-              typed_config:
-                "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-                stat_prefix: public
-                route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: "/"}, route: {cluster: pool, timeout: 0s}}]}]}
-                http_filters:
-                  - name: envoy.filters.http.ext_proc
-                    typed_config:
-                      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
-                      grpc_service: {envoy_grpc: {cluster_name: picker}, timeout: 10s}
-                      message_timeout: 1000s
-                      processing_mode: {request_header_mode: SEND, request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND, response_header_mode: SEND, response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND}
-                      metadata_options: {forwarding_namespaces: {untyped: [envoy.lb]}, receiving_namespaces: {untyped: [envoy.lb]}}
-                  - name: envoy.filters.http.router
-                    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-  clusters:
-    - name: pool
-      type: STATIC
-      load_balancing_policy:
-        policies:
-          - typed_extension_config:
-              name: envoy.load_balancing_policies.override_host
-              typed_config:
-                "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost
-                override_host_sources:
-                  - header: x-gateway-destination-endpoint
-                  - metadata: {key: envoy.lb, path: [{key: x-gateway-destination-endpoint}]}
-                selected_host_key: {key: envoy.lb, path: [{key: x-gateway-destination-endpoint-served}]}
-                fallback_policy: {policies: [{typed_extension_config: {name: envoy.load_balancing_policies.round_robin, typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin}}}]}
-      load_assignment:
-        cluster_name: pool
-        endpoints:
-          - lb_endpoints:
-MEMBERS
-    - name: picker
-      type: STATIC
-      typed_extension_protocol_options:
-        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-          explicit_http_config: {http2_protocol_options: {}}
-      load_assignment: {cluster_name: picker, endpoints: [{lb_endpoints: [{endpoint: {address: PICKER}}]}]}
-`

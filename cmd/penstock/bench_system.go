@@ -4,7 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/penstock/penstock/bench"
 )
@@ -26,7 +29,34 @@ type systemFlags struct {
 	rounds   int
 	requests int
 	streams  int
+	rate     int
 	period   time.Duration
+}
+
+// common adds the flags that bench peers has too.
+func (f *systemFlags) common(fs *pflag.FlagSet) {
+	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
+	fs.IntVar(&f.rounds, "rounds", 5, "rounds of each program, alternating")
+}
+
+// system is the bench without what is measured, in a folder that the caller
+// removes, and this program.
+func (f *systemFlags) system(log io.Writer) (s *bench.System, self string, err error) {
+	if self, err = os.Executable(); err != nil {
+		return nil, "", err
+	}
+	f.binary = cmp.Or(f.binary, self)
+	dir, err := os.MkdirTemp("", "penstock-bench-")
+	if err != nil {
+		return nil, "", err
+	}
+	return &bench.System{
+		Dir: dir, Log: log, Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period, Rate: f.rate,
+		Backend: func(addresses []string, b *bench.Backend) []string {
+			return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","),
+				"--chunks", fmt.Sprint(b.Chunks), "--interval", b.Interval.String(), "--metrics-bytes", fmt.Sprint(max(b.MetricsBytes, 4096))}
+		},
+	}, self, nil
 }
 
 func newBenchSystemCommand() *cobra.Command {
@@ -40,12 +70,11 @@ is measured too if it is installed. Linux only.`,
 		Args: cobra.NoArgs,
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.binary, "binary", "", "penstock binary to measure (default this one)")
+	f.common(fs)
+	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
 	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
 	fs.StringSliceVar(&f.measures, "measure", []string{"request", "chunk", "streams", "scrape"}, "measurements to run")
 	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
-	fs.IntVar(&f.rounds, "rounds", 5, "rounds of each program, alternating")
-	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
 	fs.IntVar(&f.streams, "streams", 9000, "streams to hold open")
 	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
 	format := benchFormat(c)
@@ -60,27 +89,12 @@ is measured too if it is installed. Linux only.`,
 }
 
 func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
-	self, err := os.Executable()
+	s, self, err := f.system(c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	if f.binary == "" {
-		f.binary = self
-	}
-	dir, err := os.MkdirTemp("", "penstock-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	s := &bench.System{
-		Subject: gatewayProxy(f.binary, true), Quiet: gatewayProxy(f.binary, false), Baseline: reverseProxy("reverse-proxy", self),
-		Dir: dir, Log: c.ErrOrStderr(),
-		Rounds: f.rounds, Requests: f.requests, Streams: f.streams, Period: f.period,
-		Backend: func(addresses []string, b *bench.Backend) []string {
-			return []string{self, "bench", "backend", "--listen", strings.Join(addresses, ","),
-				"--chunks", fmt.Sprint(b.Chunks), "--interval", b.Interval.String(), "--metrics-bytes", fmt.Sprint(max(b.MetricsBytes, 4096))}
-		},
-	}
+	defer os.RemoveAll(s.Dir)
+	s.Subject, s.Quiet, s.Baseline = gatewayProxy(f.binary, true), gatewayProxy(f.binary, false), reverseProxy("reverse-proxy", self)
 	switch f.subject {
 	case "penstock":
 	case "reverse-proxy":

@@ -10,10 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -53,6 +56,9 @@ func usageError(format string, args ...any) error {
 func quiet(c *cobra.Command) *cobra.Command {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) {
+			return usageError("--%s %s: %s; try %s --help", bad.GetFlag().Name, bad.GetValue(), wantedBy(bad.GetFlag()), c.CommandPath())
+		}
 		return usageError("%w; try %s --help", err, c.CommandPath())
 	})
 	if c.HasSubCommands() && !c.Runnable() {
@@ -76,6 +82,8 @@ func quiet(c *cobra.Command) *cobra.Command {
 					return usageError("%s what? one of %s; try %s --help", c.Name(), strings.Join(takes, ", "), c.CommandPath())
 				case len(takes) > 0:
 					return usageError("%s takes one of %s, not %s; try %s --help", c.Name(), strings.Join(takes, ", "), strings.Join(a, " "), c.CommandPath())
+				case len(a) == 1 && (a[0] == "true" || a[0] == "false") && lastSwitch(c) != "":
+					return usageError("%s is no argument; a flag that is on or off takes its value with =: --%s=%[1]s", a[0], lastSwitch(c))
 				case len(a) == 1 && c.Flags().Lookup("config") != nil:
 					return usageError("%s takes its file with -c: %s -c %s; try %[2]s --help", c.Name(), c.CommandPath(), a[0])
 				}
@@ -85,6 +93,31 @@ func quiet(c *cobra.Command) *cobra.Command {
 		}
 	}
 	return c
+}
+
+// wantedBy is what a flag takes.
+func wantedBy(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int", "int64", "uint64", "uint":
+		return "want a whole number"
+	case "float64":
+		return "want a number"
+	case "duration":
+		return "want a time span with a unit, such as 30s"
+	case "bool":
+		return "want true or false"
+	}
+	return "not a " + f.Value.Type()
+}
+
+// lastSwitch is a flag that is on or off and was given, or "".
+func lastSwitch(c *cobra.Command) (name string) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func outputFlag(c *cobra.Command, output *string, plain string) {
@@ -104,9 +137,11 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check -c FILE",
 		Short: "Validate a configuration",
 		Long: `Validate a configuration without starting anything, with the picker files and
-certificates that it names.
+certificates that it names. A file for penstock epp needs no listeners; the
+answer says which commands run a file, where that is not all of them.
 
 Every problem is one line on standard error, file:line:col: path: what; hint.
+Lines that begin with note: are about what is valid and may yet not be meant.
 Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wrong.`,
 		Example: "  penstock check -c penstock.yaml",
 		Args:    cobra.NoArgs,
@@ -114,7 +149,8 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 			if err := checkOutput(output, "text"); err != nil {
 				return err
 			}
-			_, err := loadConfig(file, checkFiles)
+			var notes config.Problems
+			cfg, err := loadConfig(file, config.Options{Unlistened: true, Check: checkFiles, Advise: advise, Advice: &notes})
 			problems, content := problemsOf(err)
 			if err != nil && !content {
 				return err
@@ -123,20 +159,25 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 				if err := printJSON(c.OutOrStdout(), struct {
 					File     string        `json:"file"`
 					Valid    bool          `json:"valid"`
+					Commands []string      `json:"commands,omitempty"` // that run it
 					Problems []jsonProblem `json:"problems"`
-				}{file, err == nil, jsonProblems(problems)}); err != nil {
+					Notes    []jsonProblem `json:"notes,omitempty"` // on what is valid
+				}{file, err == nil, commandsFor(cfg), jsonProblems(problems), jsonProblems(notes)}); err != nil {
 					return err
 				}
 			} else {
 				for _, p := range problems {
 					fmt.Fprintln(c.ErrOrStderr(), p)
 				}
+				for _, p := range notes {
+					fmt.Fprintln(c.ErrOrStderr(), "note:", p)
+				}
 			}
 			if err != nil {
 				return &exitError{code: exitFailed}
 			}
 			if output != "json" {
-				fmt.Fprintf(c.OutOrStdout(), "%s: ok\n", file)
+				fmt.Fprintf(c.OutOrStdout(), "%s: ok%s\n", file, useOf(cfg))
 			}
 			return nil
 		},
@@ -144,6 +185,30 @@ Exit codes: 0 valid, 1 not valid, 2 the file cannot be read or the flags are wro
 	configFlag(c, &file)
 	outputFlag(c, &output, "text")
 	return quiet(c)
+}
+
+// commandsFor are the commands that run cfg; nil is none.
+func commandsFor(cfg *config.Config) []string {
+	switch {
+	case cfg == nil:
+		return nil
+	case len(cfg.Listeners) == 0 && len(cfg.PickerListeners) == 0:
+		return []string{"epp"}
+	}
+	return []string{"run", "epp"}
+}
+
+// useOf says what a file without listeners for clients can be used for.
+func useOf(cfg *config.Config) string {
+	switch {
+	case len(cfg.Listeners) > 0:
+		return ""
+	case len(cfg.PickerListeners) > 0:
+		return " (no listeners: penstock run and penstock epp serve its pickerListeners to other gateways, and nothing to clients)"
+	case len(cfg.Pools) == 1:
+		return " for penstock epp alone (no listeners: penstock run would refuse it)"
+	}
+	return " for penstock epp --pool-name POOL alone (no listeners: penstock run would refuse it)"
 }
 
 // jsonProblem is a config.Problem as JSON.
@@ -169,16 +234,18 @@ func configFlag(c *cobra.Command, file *string) {
 }
 
 // loadConfig reads and checks a configuration as far as that goes without
-// opening a socket; checks are further ones. Its error is an exitError for a
-// file that cannot be read.
-func loadConfig(file string, checks ...func(*config.Config) []*config.Problem) (*config.Config, error) {
-	cfg, err := config.LoadWith(file, config.Options{Check: func(cfg *config.Config) []*config.Problem {
+// opening a socket; picker profiles are checked besides what o.Check does. Its
+// error is an exitError for a file that cannot be read.
+func loadConfig(file string, o config.Options) (*config.Config, error) {
+	further := o.Check
+	o.Check = func(cfg *config.Config) []*config.Problem {
 		problems := checkPickers(cfg)
-		for _, check := range checks {
-			problems = append(problems, check(cfg)...)
+		if further != nil {
+			problems = append(problems, further(cfg)...)
 		}
 		return problems
-	}})
+	}
+	cfg, err := config.LoadWith(file, o)
 	if err == nil {
 		return cfg, nil
 	}
@@ -254,8 +321,72 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 			pair(path+".cert", p.TLS.Cert, p.TLS.Key)
 			authority(path+".ca", p.TLS.CA)
 		}
+		if r := p.Picker.Remote; r != nil && r.TLS != nil {
+			path := fmt.Sprintf("pools[%d].picker.remote.tls", i)
+			pair(path+".cert", r.TLS.Cert, r.TLS.Key)
+			authority(path+".ca", r.TLS.CA)
+		}
+	}
+	for i, l := range cfg.PickerListeners {
+		if l.TLS != nil {
+			path := fmt.Sprintf("pickerListeners[%d].tls", i)
+			pair(path+".cert", l.TLS.Cert, l.TLS.Key)
+			authority(path+".clientCA", l.TLS.ClientCA)
+		}
 	}
 	return problems
+}
+
+// advise is about what is valid and may yet not be meant.
+func advise(cfg *config.Config) []*config.Problem {
+	notes := hostnames(cfg)
+	open := map[string]bool{} // pools whose picker elsewhere may be gone
+	for _, p := range cfg.Pools {
+		open[p.Name] = p.Picker.Remote != nil && p.Picker.Remote.FailureMode == config.FailOpen
+	}
+	for i, m := range cfg.Models {
+		for j, t := range m.Targets {
+			if open[t.Pool] && t.Model == "" {
+				notes = append(notes, &config.Problem{
+					Path: fmt.Sprintf("models[%d].targets[%d]", i, j), What: fmt.Sprintf("names no model: without its picker (FailOpen) the pool is asked for %q", m.Name),
+					Hint: "write model: NAME if the picker is what renames it, or servers answer 404",
+				})
+			}
+		}
+	}
+	return notes
+}
+
+// hostnames are the members by name of pools that the Endpoint Picker Protocol
+// is spoken about, which knows addresses only.
+func hostnames(cfg *config.Config) (notes []*config.Problem) {
+	for i, p := range cfg.Pools {
+		why := "a picker elsewhere (picker.remote) names it by its address, which is then no member"
+		if slices.ContainsFunc(cfg.PickerListeners, func(l config.PickerListener) bool { return l.Pool == p.Name }) {
+			why = "other gateways (pickerListeners) are told ip:port, and take no name"
+		} else if p.Picker.Remote == nil {
+			continue
+		}
+		note := func(at func(j int) string, members []config.Member) {
+			for j, m := range members {
+				if _, err := netip.ParseAddrPort(m.Address); err != nil {
+					notes = append(notes, &config.Problem{
+						Path: at(j), What: fmt.Sprintf("%q is no address: %s", m.Address, why), Hint: "write ip:port, or members: {dns: NAME:PORT}, which resolves it",
+					})
+				}
+			}
+		}
+		note(func(j int) string { return fmt.Sprintf("pools[%d].members.static[%d]", i, j) }, p.Members.Static)
+		if p.Members.File == "" {
+			continue
+		}
+		if text, err := os.ReadFile(p.Members.File); err == nil {
+			if list, err := config.ParseMembers(p.Members.File, text); err == nil {
+				note(func(int) string { return fmt.Sprintf("pools[%d].members.file", i) }, list)
+			}
+		}
+	}
+	return notes
 }
 
 // problemsOf says whether err is about the content of a configuration.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/penstock/penstock/config"
 )
 
 func newConfigCommand() *cobra.Command {
@@ -20,7 +22,7 @@ Exit codes: 0 printed, 1 not valid, 2 the file cannot be read or the flags are w
 		Example: "  penstock config -c penstock.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(file)
+			cfg, err := loadConfig(file, config.Options{Unlistened: true})
 			if problems, content := problemsOf(err); content {
 				for _, p := range problems {
 					fmt.Fprintln(c.ErrOrStderr(), p)

@@ -222,3 +222,11 @@ func (g *gateway) drainLimit() time.Duration {
 	}
 	return time.Second
 }
+
+// lameDuck is limits.lameDuck, and nothing where no configuration came.
+func (g *gateway) lameDuck() time.Duration {
+	if cfg := g.cfg.Load(); cfg != nil {
+		return cfg.Limits.LameDuck.D()
+	}
+	return 0
+}

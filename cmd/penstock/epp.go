@@ -4,10 +4,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -81,7 +78,8 @@ without pickerListeners and with one pool, or --pool-name, stands for one
 listener on the default ports. Flags for ports and TLS go with one listener.
 
 The file is read again when it changes and on SIGHUP, as by penstock run.
-SIGTERM turns health to NOT_SERVING, stops accepting and lets open streams end.`,
+SIGTERM turns health to NOT_SERVING (for limits.lameDuck while serving on, if
+that is set), stops accepting and lets open streams end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -124,16 +122,26 @@ func (f *eppFlags) run(ctx context.Context, release func()) error {
 	if err := f.cluster.refused(f.set); err != nil {
 		return err
 	}
-	p := &process{path: f.config, watch: watchFile(f.config), load: f.load}
+	p := &process{path: f.config, watch: watchFile(f.config), load: f.load, flagOf: f.flagOf}
 	return p.run(ctx, release)
+}
+
+// flagOf is the flag of the address with that key of the configuration, or "".
+func (f *eppFlags) flagOf(key string) string {
+	switch {
+	case key == "ops.address":
+		return "--metrics-port"
+	case strings.HasPrefix(key, "pickerListeners[") && strings.HasSuffix(key, ".health"):
+		return "--grpc-health-port"
+	case strings.HasPrefix(key, "pickerListeners["):
+		return "--grpc-port"
+	}
+	return ""
 }
 
 // load reads the file and keeps of it what a picker needs.
 func (f *eppFlags) load() (*config.Config, error) {
-	cfg, err := loadConfig(f.config)
-	if missesListeners(err) {
-		cfg, err = f.loadWithListener(err)
-	}
+	cfg, err := loadConfig(f.config, config.Options{Unlistened: true})
 	if err != nil {
 		return nil, err
 	}
@@ -162,42 +170,6 @@ func (f *eppFlags) picker(cfg *config.Config) (*config.Config, error) {
 	return &out, nil
 }
 
-// missesListeners says that a file is refused only because nobody could reach
-// what it describes.
-func missesListeners(err error) bool {
-	problems, _ := problemsOf(err)
-	other := slices.ContainsFunc(problems, func(p *config.Problem) bool {
-		return p.Path != "listeners" && !(p.Path == "models" && strings.Contains(p.What, "no models"))
-	})
-	return !other && slices.ContainsFunc(problems, func(p *config.Problem) bool { return p.Path == "listeners" })
-}
-
-// loadWithListener loads a file that lists no listener of any kind: the flags
-// stand for the line that is missing.
-func (f *eppFlags) loadWithListener(refused error) (*config.Config, error) {
-	text, err := os.ReadFile(f.config)
-	if err != nil {
-		return nil, err
-	}
-	var doc struct {
-		Pools []struct {
-			Name string `yaml:"name"`
-		} `yaml:"pools"`
-	}
-	if yaml.Unmarshal(text, &doc) != nil || bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, refused
-	}
-	name := f.pool
-	if name == "" && len(doc.Pools) == 1 {
-		name = doc.Pools[0].Name
-	}
-	if name == "" {
-		return nil, refused
-	}
-	text = fmt.Appendf(text, "\npickerListeners: [{pool: %q}]\n", name)
-	return config.ParseWith(f.config, text, config.Options{Check: checkPickers})
-}
-
 // listeners are those of the file, or the one that the flags describe.
 func (f *eppFlags) listeners(cfg *config.Config) ([]config.PickerListener, error) {
 	list := slices.Clone(cfg.PickerListeners)
@@ -215,7 +187,7 @@ func (f *eppFlags) listeners(cfg *config.Config) ([]config.PickerListener, error
 	case len(list) == 0 && len(names) == 1:
 		name = names[0]
 	case len(list) == 0:
-		return nil, usageError("%s has %d pools and no pickerListeners; choose one with --pool-name: %s", f.config, len(names), strings.Join(names, ", "))
+		return nil, usageError("%s has %d pools and no pickerListeners; choose one with --pool-name (%s), or add pickerListeners", f.config, len(names), strings.Join(names, ", "))
 	}
 	if len(list) == 0 {
 		list = []config.PickerListener{{

@@ -111,7 +111,7 @@ func (f *eppFlags) runInCluster(ctx context.Context, release func()) error {
 	f.cluster.namespace = cmp.Or(f.cluster.namespace, cluster.Namespace)
 	c := &clusterPicker{eppFlags: f}
 	c.protocol.Store(new(config.HTTP))
-	p := &process{load: c.load, begin: func(ctx context.Context, g *gateway, again func(string)) (func(), error) {
+	p := &process{load: c.load, flagOf: f.flagOf, begin: func(ctx context.Context, g *gateway, again func(string)) (func(), error) {
 		return c.begin(ctx, cluster, g, again)
 	}}
 	switch {
@@ -204,11 +204,7 @@ func (c *clusterPicker) load() (*config.Config, error) {
 
 func (c *clusterPicker) document() (*config.Config, error) {
 	if c.set.Changed("config") {
-		cfg, err := loadConfig(c.config)
-		if missesListeners(err) {
-			cfg, err = c.loadWithListener(err)
-		}
-		return cfg, err
+		return loadConfig(c.config, config.Options{Unlistened: true})
 	}
 	k, name, profile := &c.cluster, "flags", c.cluster.profile
 	var picker string

@@ -118,10 +118,10 @@ func TestEPPFlags(t *testing.T) {
 		{"clients are not served", two + clients, "--pool-name b", "b :9002 :9003 tls | pools b | models m[b] n[b] o[] | metrics :9090"},
 		{"a name chooses", two + listener, "--pool-name a --grpc-port 7", "a :7 off tls | pools a | models m[a] | metrics :9090"},
 		{"the file's listeners", two + listener + "ops: {address: \":9100\"}\n", "", "a :7001 off tls, b :7002 :9003 plaintext | pools a b | models m[a b] n[b] o[] | metrics :9100"},
-		{"which pool", two + clients, "", "error: has 2 pools and no pickerListeners; choose one with --pool-name: a, b"},
+		{"which pool", two + clients, "", "error: has 2 pools and no pickerListeners; choose one with --pool-name (a, b), or add pickerListeners"},
 		{"which listener", two + listener, "--grpc-port 7", "error: --grpc-port: "},
 		{"no such pool", two + clients, "--pool-name c", "error: --pool-name c"},
-		{"two pools and nothing else", strings.SplitAfter(two, "\n")[0], "", "error: there are no listeners"},
+		{"two pools and nothing else", strings.SplitAfter(two, "\n")[0], "", "error: has 2 pools and no pickerListeners; choose one with --pool-name (a, b), or add pickerListeners"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &eppFlags{}

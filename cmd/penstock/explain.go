@@ -32,7 +32,9 @@ what each scorer gave and, for a refused member, which filter refused it and why
 
 With a request id (the x-request-id of an answer) it shows what was decided
 then; only the newest decisions are kept. With --body FILE (- is standard
-input) it decides on that request body now, sends nothing and changes nothing.
+input) it decides on that request body now, sends nothing to a model server and
+changes nothing; a picker elsewhere (picker.remote) is asked, as by a request
+that is given up at once, and the table is what passed.
 
 A scorer gives 0 to 1; TOTAL is their sum by weight (×). The other columns are
 what was known at that moment:

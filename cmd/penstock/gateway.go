@@ -6,14 +6,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -32,6 +35,7 @@ type gateway struct {
 	log     *slog.Logger
 	file    string // of the configuration; "" when there is none
 	started time.Time
+	flagOf  func(key string) string // the flag that gives an address; nil: there are none
 	reg     *prometheus.Registry
 	proxy   *proxy.Server
 	pickers *extproc.Listeners // where other gateways ask
@@ -46,6 +50,7 @@ type gateway struct {
 	records atomic.Pointer[usage.Log]
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	loads   atomic.Int64                // configurations applied
+	fading  atomic.Bool                 // the end has been announced
 	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
@@ -161,7 +166,7 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	start := time.Now()
 	old := g.cfg.Load()
 	if err == nil {
-		err = g.apply(cfg)
+		err = g.bound(cfg, g.apply(cfg))
 	}
 	if err != nil {
 		g.fault.Store(&reloadFault{At: time.Now(), Err: err.Error()})
@@ -175,6 +180,9 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	g.reloads.total.WithLabelValues("ok").Inc()
 	g.reloads.ok.Set(1)
 	g.reloads.time.SetToCurrentTime()
+	for _, note := range hostnames(cfg) {
+		g.log.Warn("a member is not named by its address", "path", note.Path, "what", note.What, "hint", note.Hint)
+	}
 	if old != nil {
 		changes := config.Diff(old, cfg)
 		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond).String())
@@ -184,6 +192,35 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	}
 	return nil
 }
+
+// bound adds to an error over an address that is taken what may be tried: the
+// key that it comes from, or the flag.
+func (g *gateway) bound(cfg *config.Config, err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	part, rest, _ := strings.Cut(err.Error(), ": ")
+	key := part + ".address"
+	if strings.HasPrefix(part, "pickerListeners[") && strings.HasPrefix(rest, "health: ") {
+		key = part + ".health"
+	}
+	try := "try another " + key
+	if g.flagOf != nil {
+		if flag := g.flagOf(key); flag != "" {
+			try += ", or " + flag
+		}
+	}
+	if key == "admin.address" {
+		try += `, or admin: {address: "off"}`
+		if cfg.Admin.Address == defaultAdmin {
+			try += "; " + defaultAdmin + " is the default, also of another penstock on this machine"
+		}
+	}
+	return fmt.Errorf("%w; %s", err, try)
+}
+
+// defaultAdmin is the default of admin.address.
+const defaultAdmin = "127.0.0.1:9901"
 
 // apply builds every part of cfg, which may fail and then changes nothing, and
 // swaps all of them in, which cannot fail.
@@ -301,28 +338,30 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 // buildPool makes a pool ready for cfg, or prepares the change of one that is
 // there. A new pool runs already when this returns: its members are known and
 // being scraped before it gets a request, and a picker elsewhere is connected.
-func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (next *pooled, commit func(), err error) {
+func (g *gateway) buildPool(cfg *config.Config, pc config.Pool) (_ *pooled, _ func(), fail error) {
 	before := g.pools[pc.Name]
-	next = &pooled{}
-	commit = func() {}
+	next, commit := &pooled{}, func() {}
 	if before != nil {
 		next.pool = before.pool
+		var err error
 		if commit, err = before.pool.Prepare(pc); err != nil {
 			return nil, nil, err
 		}
 	} else {
-		if next.pool, err = pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics}); err != nil {
+		made, err := pool.New(pc, pool.Options{Log: g.log, Metrics: g.poolMetrics})
+		if err != nil {
 			return nil, nil, err
 		}
 		if pc.Members.External {
-			if err := g.adopt(pc.Name, next.pool); err != nil {
+			if err := g.adopt(pc.Name, made); err != nil {
 				return nil, nil, err
 			}
 		}
-		next.pool.Start(context.Background())
+		next.pool = made
+		made.Start(context.Background())
 		defer func() {
-			if err != nil {
-				next.pool.Close()
+			if fail != nil {
+				made.Close()
 			}
 		}()
 	}
@@ -421,6 +460,12 @@ func (g *gateway) pooled(name string) *pooled {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.pools[name]
+}
+
+// fade says that the end is near, and serves on.
+func (g *gateway) fade() {
+	g.fading.Store(true)
+	g.pickers.Fade()
 }
 
 // close drains the data plane within ctx and ends everything else. It returns

@@ -128,12 +128,14 @@ type getOptions struct {
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|models|picks|gateways|routes|inferencepools",
+		Use:   "get pools|members|pickers|models|picks|gateways|routes|inferencepools",
 		Short: "Show what a running gateway knows, or what became of objects of Kubernetes",
 		Long: `Show what a running gateway knows, from its admin interface.
 
   pools    pools with their source, profile and members by state
   members  members with their load and last metrics; --pool NAME for one pool
+  pickers  replicas of the pickers elsewhere (picker.remote), with the last
+           error of each; --pool NAME for one pool
   models   names that clients may ask for, with their targets
   picks    the newest decisions; --pool NAME, -n COUNT
 
@@ -152,7 +154,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 2 wrong flags.`,
 		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json\n  penstock get routes --namespace shop\n  penstock get gateways -f manifests/",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "models", "picks", "gateways", "routes", "inferencepools"},
+		ValidArgs: []string{"pools", "members", "pickers", "models", "picks", "gateways", "routes", "inferencepools"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
@@ -169,7 +171,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 	}
 	outputFlag(c, &o.output, "table")
 	adminFlag(c, &o.admin)
-	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, picks)")
+	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, pickers, picks)")
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
 	o.objects.add(c)
 	return quiet(c)
@@ -185,6 +187,8 @@ func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Wr
 		return show(ctx, a, what, nil, o.output, w, poolTable)
 	case "members":
 		return show(ctx, a, what, query, o.output, w, memberTable)
+	case "pickers":
+		return show(ctx, a, what, query, o.output, w, pickerTable)
 	case "models":
 		return show(ctx, a, what, nil, o.output, w, modelTable)
 	case "picks":
@@ -257,6 +261,18 @@ func memberTable(w io.Writer, members []admin.MemberStatus) {
 	}
 }
 
+func pickerTable(w io.Writer, pickers []admin.PickerStatus) {
+	fmt.Fprintln(w, "POOL\tPICKER\tREPLICA\tSTATE\tSTREAMS\tLAST ERROR")
+	for _, p := range pickers {
+		for _, r := range p.Replicas {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", p.Pool, p.Address, r.Address, r.State, r.Streams, orDash(r.Error))
+		}
+		if p.Error != "" {
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t%s\n", p.Pool, p.Address, p.Error)
+		}
+	}
+}
+
 // withoutDial takes the address off a dial error: the row says whose it is.
 func withoutDial(text string) string {
 	if rest, ok := strings.CutPrefix(text, "dial tcp "); ok {
@@ -289,13 +305,10 @@ func modelTable(w io.Writer, models []admin.ModelStatus) {
 func pickTable(w io.Writer, picks []*epp.Explanation) {
 	fmt.Fprintln(w, "TIME\tREQUEST\tPOOL\tMODEL\tPICKED\tREASON\tCACHED OF PROMPT")
 	for _, x := range picks {
-		picked, cached := "-", 0
-		if len(x.Picked) > 0 {
-			picked = x.Picked[0]
-			for _, c := range x.Candidates {
-				if c.Endpoint == picked {
-					cached = c.MatchedTokens
-				}
+		picked, cached := orDash(x.SentTo()), 0
+		for _, c := range x.Candidates {
+			if c.Endpoint == picked {
+				cached = c.MatchedTokens
 			}
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d/%d\n", x.At.Local().Format("15:04:05.000"), x.RequestID, x.Pool, x.Model, picked, x.Reason, cached, x.PromptTokens)

@@ -23,7 +23,7 @@ import (
 type probeFlags struct {
 	output, body, path, served string
 	headers, subset            []string
-	tls                        bool
+	tls, plaintext             bool
 	identity                   certs.Client
 	noSubset                   bool
 	status                     int
@@ -41,9 +41,12 @@ print every message with the time at which it passed. No model server is called.
 
 Below the messages stands where the picker leaves the protocol, if it does.
 
+Without --tls and --plaintext it finds out whether the port speaks TLS, and then
+believes any certificate: it says so. --tls verifies it.
+
 Exit codes: 0 it picked, 1 it failed or refused, 2 wrong flags or an unreadable
 file.`,
-		Example: "  penstock epp probe 127.0.0.1:9002 --body request.json --tls --insecure\n  penstock epp probe 10.0.0.7:9002 --body request.json --subset 10.0.0.11:8000",
+		Example: "  penstock epp probe 127.0.0.1:9002 --body request.json\n  penstock epp probe epp.gpu.internal:9002 --body request.json --ca ca.pem\n  penstock epp probe 10.0.0.7:9002 --body request.json --subset 10.0.0.11:8000",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(c *cobra.Command, args []string) error { return runProbe(c, args[0], &f) },
 	}
@@ -56,10 +59,11 @@ file.`,
 	fs.BoolVar(&f.noSubset, "empty-subset", false, "send a hint that names nobody")
 	fs.StringVar(&f.served, "served", "", "endpoint to report as the one that answered (default the first one picked)")
 	fs.IntVar(&f.status, "status", 200, "status of the answer that is reported")
-	fs.BoolVar(&f.tls, "tls", false, "speak TLS; plaintext without it")
+	fs.BoolVar(&f.tls, "tls", false, "speak TLS and verify the certificate (default: find out)")
+	fs.BoolVar(&f.plaintext, "plaintext", false, "do not speak TLS (default: find out)")
 	fs.StringVar(&f.identity.CA, "ca", "", "PEM file with the authorities to trust (implies --tls)")
-	fs.StringVar(&f.identity.Cert, "cert", "", "PEM file with a client certificate (implies --tls)")
-	fs.StringVar(&f.identity.Key, "key", "", "PEM file with its key")
+	fs.StringVar(&f.identity.Cert, "cert", "", "PEM file with a client certificate (implies --tls; with --key)")
+	fs.StringVar(&f.identity.Key, "key", "", "PEM file with the key of --cert")
 	fs.StringVar(&f.identity.ServerName, "server-name", "", "name to expect in the certificate")
 	fs.BoolVar(&f.identity.InsecureSkipVerify, "insecure", false, "believe any certificate (implies --tls)")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "longest time for all of it")
@@ -98,7 +102,19 @@ func runProbe(c *cobra.Command, address string, f *probeFlags) error {
 	if len(p.Body) > 0 && p.Header.Get("Content-Type") == "" {
 		p.Header.Set("Content-Type", "application/json")
 	}
-	if f.tls || !f.identity.IsZero() {
+	secure := f.tls || !f.identity.IsZero()
+	switch {
+	case f.identity.Cert != "" && f.identity.Key == "":
+		return usageError("--cert %s: its key is missing; name it with --key", f.identity.Cert)
+	case f.identity.Key != "" && f.identity.Cert == "":
+		return usageError("--key %s: its certificate is missing; name it with --cert", f.identity.Key)
+	case f.identity.CA != "" && f.identity.InsecureSkipVerify:
+		return usageError("--insecure believes any certificate, whatever --ca says; leave out one of them")
+	case f.plaintext && secure:
+		return usageError("--plaintext means no TLS, and another flag asks for it; leave out one of them")
+	}
+	p.Detect = !secure && !f.plaintext
+	if secure {
 		if f.identity.ServerName == "" {
 			f.identity.ServerName = host
 		}
@@ -114,13 +130,8 @@ func runProbe(c *cobra.Command, address string, f *probeFlags) error {
 	} else if err := t.Write(c.OutOrStdout()); err != nil {
 		return err
 	}
-	switch {
-	case t.Error != "":
-		return fmt.Errorf("the picker at %s failed: %s", address, t.Error)
-	case t.Status != 0:
-		return fmt.Errorf("the picker at %s refused with status %d", address, t.Status)
-	case len(t.Endpoints) == 0:
-		return fmt.Errorf("the picker at %s named no endpoint", address)
+	if t.Error != "" || t.Status != 0 || len(t.Endpoints) == 0 {
+		return &exitError{code: exitFailed} // which the transcript says
 	}
 	return nil
 }

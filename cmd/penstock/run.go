@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -37,8 +38,9 @@ of the object.
 
 The file is read again when it changes and on SIGHUP. A configuration that is
 not valid changes nothing; the log, /readyz and penstock_config_last_reload_successful
-say so. SIGINT or SIGTERM stops accepting, lets open streams end (limits.drain)
-and then exits; a second signal cuts the streams that are still open.
+say so. SIGINT or SIGTERM turns readiness off (for limits.lameDuck while serving
+on, if that is set), stops accepting, lets open streams end (limits.drain) and
+then exits; a second signal cuts the streams that are still open.
 
 With --kubernetes in place of a file this process serves the Gateways of a
 cluster itself: controller and data plane in one, for small clusters. Each
@@ -57,7 +59,7 @@ interface, which suits a single Gateway.`,
 			if err := manifests.refused(cmd); err != nil {
 				return err
 			}
-			p := &process{path: path, watch: watchFile(path), load: func() (*config.Config, error) { return loadConfig(path) }}
+			p := &process{path: path, watch: watchFile(path), load: func() (*config.Config, error) { return loadConfig(path, config.Options{}) }}
 			return p.run(ctx, stop)
 		},
 	}
@@ -87,6 +89,8 @@ type process struct {
 	// applied is called after what load gave last was put in force; nil: nothing
 	// is to be done.
 	applied func()
+	// flagOf is the flag that gives an address, by its key; nil: there are none.
+	flagOf func(key string) string
 }
 
 // watchFile is the watch of a configuration file.
@@ -110,6 +114,7 @@ func (p *process) run(ctx context.Context, release func()) error {
 	}
 	log := newLogger(cfg.Log, &level)
 	g := newGateway(log, p.path)
+	g.flagOf = p.flagOf
 	end := func() {}
 	if p.begin != nil {
 		if end, err = p.begin(ctx, g, func(why string) { offer(again, why) }); err != nil {
@@ -123,7 +128,7 @@ func (p *process) run(ctx context.Context, release func()) error {
 		log.Info("listening", "listener", name, "address", addr)
 	}
 	for _, a := range g.pickers.Addresses() {
-		log.Info("listening", "listener", "picker", "pool", a.Pool, "address", a.Address, "tls", a.TLS, "health", a.Health)
+		log.Info("listening", "listener", "picker", "pool", a.Pool, "address", a.Address, "tls", a.TLS, "health", cmp.Or(a.Health, "off"))
 	}
 	for _, side := range []struct {
 		what   string
@@ -181,7 +186,7 @@ func offer(c chan string, why string) {
 // is left. A third signal has its default effect: release was called.
 func shutdown(g *gateway, release func()) error {
 	limit := g.drainLimit()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	second := make(chan os.Signal, 1)
 	signal.Notify(second, syscall.SIGINT, syscall.SIGTERM)
@@ -195,9 +200,19 @@ func shutdown(g *gateway, release func()) error {
 		case <-ctx.Done():
 		}
 	}()
+	if lame := g.lameDuck(); lame > 0 {
+		g.log.Info("not ready any more, and serving on; a second signal ends it", "for", span(lame))
+		g.fade()
+		select {
+		case <-time.After(lame):
+		case <-ctx.Done():
+		}
+	}
+	drain, ended := context.WithTimeout(ctx, limit)
+	defer ended()
 	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open()+g.pickers.Open(), "limit", span(limit))
 	start := time.Now()
-	cut := g.close(ctx)
+	cut := g.close(drain)
 	took := time.Since(start)
 	g.log.Info("ended", "took", took.Round(time.Millisecond).String(), "streamsCut", cut)
 	if cut > 0 {

@@ -41,7 +41,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 func (g *gateway) readiness() admin.Readiness {
 	cfg := g.cfg.Load()
 	r := admin.Readiness{
-		Ready: cfg != nil, Draining: g.proxy.Draining(), Version: version, StartedAt: g.started,
+		Ready: cfg != nil, Draining: g.fading.Load() || g.proxy.Draining(), Version: version, StartedAt: g.started,
 		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
 		Controller: g.control.status(),
 	}
@@ -63,13 +63,15 @@ func (g *gateway) readiness() admin.Readiness {
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
 		addr, up := bound[l.Name]
-		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: l.Name, Address: addr, TLS: l.TLS != nil || len(l.Sections) > 0 && l.Sections[0].TLS != nil, Up: up})
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{
+			Name: l.Name, Address: addr, TLS: l.TLS != nil || len(l.Sections) > 0 && l.Sections[0].TLS != nil, Up: up, Error: g.proxy.CertificateFault(l.Name),
+		})
 		if !up && r.Ready {
 			r.Ready, r.Reason = false, "listener "+l.Name+" is not up"
 		}
 	}
 	for _, a := range g.pickers.Addresses() {
-		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: "picker:" + a.Pool, Address: a.Address, TLS: a.TLS != "none", Up: true})
+		r.Listeners = append(r.Listeners, admin.ListenerStatus{Name: "picker:" + a.Pool, Address: a.Address, TLS: a.TLS != "none", Up: true, Error: a.Fault})
 	}
 	for _, p := range g.poolStatus() {
 		r.Pools = append(r.Pools, p.PoolSummary)
@@ -81,8 +83,22 @@ func (g *gateway) poolStatus() []admin.PoolStatus {
 	var out []admin.PoolStatus
 	for _, name := range g.poolNames() {
 		if p := g.pooled(name); p != nil {
-			out = append(out, admin.StatusOf(p.pool))
+			s := admin.StatusOf(p.pool)
+			if p.remote != nil {
+				s.Profile, s.Picker = "remote "+p.remoteCfg.Address, pickerStatus(name, p)
+			}
+			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// pickerStatus is that of a picker elsewhere.
+func pickerStatus(pool string, p *pooled) *admin.PickerStatus {
+	list, fault := p.remote.Replicas()
+	out := &admin.PickerStatus{Pool: pool, Address: p.remoteCfg.Address, Error: fault}
+	for _, r := range list {
+		out.Replicas = append(out.Replicas, admin.ReplicaStatus(r))
 	}
 	return out
 }

@@ -278,23 +278,22 @@ func (s *Session) Rest(fields ...Field) error {
 	}
 }
 
-// Good picks list and gives the body back.
-func Good(list string) Script {
-	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		if len(s.Body) > 0 {
-			if err := s.BodyBack(s.Body); err != nil {
-				return err
-			}
-		}
-		return s.Rest()
+// RequestPhase waits for the request, picks and gives the body back.
+func (s *Session) RequestPhase(list, metadata string, fields ...Field) error {
+	if err := s.Request(); err != nil {
+		return err
 	}
+	if err := s.Pick(list, metadata, fields...); err != nil {
+		return err
+	}
+	if len(s.Body) == 0 {
+		return nil
+	}
+	return s.BodyBack(s.Body)
 }
+
+// Good picks list and gives the body back.
+func Good(list string) Script { return Mutates(list) }
 
 // Echoes is Good, and gives every header field back, pseudo and framing ones
 // too.
@@ -400,13 +399,7 @@ func ClosesAtOnce(*Session) error { return nil }
 // ClosesAfter is Good, and ends the stream cleanly after the request phase.
 func ClosesAfter(list string) Script {
 	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		return s.BodyBack(s.Body)
+		return s.RequestPhase(list, list)
 	}
 }
 
@@ -429,13 +422,7 @@ func Deaf(s *Session) error {
 // in time.
 func SlowReader(list string, wait time.Duration) Script {
 	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(list, list); err != nil {
 			return err
 		}
 		for {
@@ -464,13 +451,7 @@ func Refuses(code int, body string, fields ...Field) Script {
 // Evicts is Good, and refuses when told to.
 func Evicts(list string, when <-chan struct{}, code int, body string) Script {
 	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(list, list); err != nil {
 			return err
 		}
 		go func() {
@@ -494,13 +475,7 @@ func Evicts(list string, when <-chan struct{}, code int, body string) Script {
 // Mutates is Good with these fields.
 func Mutates(list string, fields ...Field) Script {
 	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(list, list, fields...); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(list, list, fields...); err != nil {
 			return err
 		}
 		return s.Rest()
@@ -510,13 +485,7 @@ func Mutates(list string, fields ...Field) Script {
 // Channels names different endpoints in header and metadata.
 func Channels(header, metadata string) Script {
 	return func(s *Session) error {
-		if err := s.Request(); err != nil {
-			return err
-		}
-		if err := s.Pick(header, metadata); err != nil {
-			return err
-		}
-		if err := s.BodyBack(s.Body); err != nil {
+		if err := s.RequestPhase(header, metadata); err != nil {
 			return err
 		}
 		return s.Rest()

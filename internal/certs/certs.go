@@ -31,12 +31,13 @@ type Client struct {
 	// SubjectAltNames, of which the certificate must have one, in place of
 	// ServerName: "dns:NAME" or "uri:URI".
 	SubjectAltNames []string
+	Pins            []string // see [Pin]
 }
 
 // IsZero says that c asks for nothing beyond a plain TLS client.
 func (c Client) IsZero() bool {
 	return c.CA == "" && c.Cert == "" && c.Key == "" && c.ServerName == "" && !c.InsecureSkipVerify &&
-		c.CAPEM == "" && c.CertPEM == "" && c.KeyPEM == "" && len(c.SubjectAltNames) == 0
+		c.CAPEM == "" && c.CertPEM == "" && c.KeyPEM == "" && len(c.SubjectAltNames) == 0 && len(c.Pins) == 0
 }
 
 // Config reads the files.
@@ -53,41 +54,52 @@ func (c Client) Config() (*tls.Config, error) {
 	if pair != nil {
 		conf.Certificates = []tls.Certificate{*pair}
 	}
+	if err := Pin(conf, c.Pins); err != nil {
+		return nil, err
+	}
 	if len(c.SubjectAltNames) > 0 && !c.InsecureSkipVerify {
 		// crypto/tls knows one name and no URIs: it leaves all to verify, which
 		// runs on resumed sessions too.
 		conf.InsecureSkipVerify = true
-		conf.VerifyConnection = func(s tls.ConnectionState) error { return verify(s, conf.RootCAs, c.SubjectAltNames) }
+		pinned := conf.VerifyConnection
+		conf.VerifyConnection = func(s tls.ConnectionState) error {
+			var err error
+			if s.VerifiedChains, err = verify(s, conf.RootCAs, c.SubjectAltNames); err != nil || pinned == nil {
+				return err
+			}
+			return pinned(s)
+		}
 	}
 	return conf, nil
 }
 
-// verify checks the chain and that the certificate has one of the names.
-func verify(s tls.ConnectionState, roots *x509.CertPool, names []string) error {
+// verify is the chains of the certificate, which must have one of the names.
+func verify(s tls.ConnectionState, roots *x509.CertPool, names []string) ([][]*x509.Certificate, error) {
 	if len(s.PeerCertificates) == 0 {
-		return errors.New("tls: the server showed no certificate")
+		return nil, errors.New("tls: the server showed no certificate")
 	}
 	leaf := s.PeerCertificates[0]
 	o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, cert := range s.PeerCertificates[1:] {
 		o.Intermediates.AddCert(cert)
 	}
-	if _, err := leaf.Verify(o); err != nil {
-		return err
+	chains, err := leaf.Verify(o)
+	if err != nil {
+		return nil, err
 	}
 	for _, name := range names {
 		if dns, ok := strings.CutPrefix(name, "dns:"); ok && leaf.VerifyHostname(dns) == nil {
-			return nil
+			return chains, nil
 		}
 		if uri, ok := strings.CutPrefix(name, "uri:"); ok {
 			for _, u := range leaf.URIs {
 				if u.String() == uri {
-					return nil
+					return chains, nil
 				}
 			}
 		}
 	}
-	return errors.New("tls: the server's certificate has none of the names that are expected")
+	return nil, errors.New("tls: the server's certificate has none of the names that are expected")
 }
 
 // authorities are those of a file or a text; nil: the system's.

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,11 +22,13 @@ type Server struct {
 	CertPEM, KeyPEM, ClientCAPEM string
 	AcceptInvalid                bool        // ask for a client certificate and take any, or none
 	Protocols                    []string    // by ALPN
-	Complain                     func(error) // about files that cannot be read; nil: to nobody
+	Complain                     func(error) // about files that cannot be read, once for each change; nil: to nobody
 
 	mu     sync.Mutex
 	looked time.Time
 	stamp  string
+	bad    string // the stamp that was complained about
+	fault  error  // why the newest files are not in use
 	conf   *tls.Config
 }
 
@@ -47,18 +50,48 @@ func (s *Server) Config() (*tls.Config, error) {
 // have succeeded before.
 func (s *Server) Current() *tls.Config { return s.current() }
 
+// prefixed begins with tls: once, as errors of crypto/tls do themselves.
+func prefixed(err error) error {
+	if strings.HasPrefix(err.Error(), "tls: ") {
+		return err
+	}
+	return fmt.Errorf("tls: %w", err)
+}
+
 // lookEvery bounds how often the files are looked at.
 const lookEvery = time.Second
 
 func (s *Server) current() *tls.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.looked) > lookEvery {
-		if err := s.load(); err != nil && s.Complain != nil {
-			s.Complain(err)
-		}
-	}
+	s.look()
 	return s.conf
+}
+
+// Fault is why the newest files are not in use, "" if they are.
+func (s *Server) Fault() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	if s.fault == nil {
+		return ""
+	}
+	return s.fault.Error()
+}
+
+// look follows the files. The lock is held.
+func (s *Server) look() {
+	if time.Since(s.looked) <= lookEvery {
+		return
+	}
+	stamp := Stamp(s.Cert, s.Key, s.ClientCA)
+	s.fault = s.load()
+	if s.fault != nil && stamp != s.bad && s.Complain != nil {
+		s.Complain(s.fault)
+	}
+	if s.bad = stamp; s.fault == nil {
+		s.bad = ""
+	}
 }
 
 func (s *Server) load() error {
@@ -69,14 +102,14 @@ func (s *Server) load() error {
 	}
 	pair, err := keyPair(s.Cert, s.Key, s.CertPEM, s.KeyPEM)
 	if err != nil {
-		return fmt.Errorf("tls: %w", err)
+		return prefixed(err)
 	}
 	if pair == nil {
 		return errors.New("tls: there is no certificate")
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, NextProtos: s.Protocols}
 	if conf.ClientCAs, err = authorities(s.ClientCA, s.ClientCAPEM); err != nil {
-		return fmt.Errorf("tls: %w", err)
+		return prefixed(err)
 	}
 	switch {
 	case s.AcceptInvalid:

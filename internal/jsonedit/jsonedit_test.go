@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -227,46 +229,96 @@ func TestNaturals(t *testing.T) {
 	}
 }
 
+// A fault is found wherever it stands in the words that are read at a time.
+func TestNaturalsAtAnyOffset(t *testing.T) {
+	for element, good := range map[string]bool{
+		"0": true, "7": true, "1234567": true, "12345678": true, "2147483647": true, "  12": true, "\n5": true, "5\n": true, "5 ": true,
+		"": false, " ": false, "00": false, "01": false, "007": false, "-1": false, "1.5": false, "1e3": false, "1E3": false, "+1": false,
+		"2147483648": false, "99999999999999999999": false, "1 2": false, "1\t": false, "\r1": false, "[1]": false, "{}": false,
+		`"1"`: false, "null": false, "1;": false, "/": false, ":": false, "1$": false, "1(": false, "1$2": false, "1(2": false, "\x00": false, "1\x80": false,
+		"\xb0": false, "\xac": false, "1\x0c": false,
+	} {
+		for _, comma := range []string{",", ", ", ",  "} {
+			for before := range 20 {
+				for after := range 12 {
+					text := "[" + strings.Repeat("1", before%7+1) + comma + strings.Repeat("23"+comma, before) + element + strings.Repeat(comma+"456", after) + "]"
+					s := jsonedit.NewScanner([]byte(text), 0)
+					n, ok := s.Naturals(math.MaxInt32)
+					if ok != good || ok && (n != 2+before+after || s.Pos() != len(text)) {
+						t.Fatalf("%q: %d, %v, at %d", text, n, ok, s.Pos())
+					}
+				}
+			}
+		}
+	}
+}
+
+// natural is an integer from 0 as JSON writes it.
+var natural = regexp.MustCompile(`^(0|[1-9][0-9]{0,17})$`)
+
+// naturals is what Naturals must find at the beginning of b, by encoding/json.
+// Of white space it knows what writers put between numbers: no tab, no CR.
+func naturals(b []byte, limit int64) (list []int64, ok bool) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	var raw []json.RawMessage
+	if dec.Decode(&raw) != nil || len(raw) == 0 {
+		return nil, false
+	}
+	array := bytes.TrimLeft(b[:dec.InputOffset()], " \n\r\t")
+	if bytes.ContainsAny(array, "\r\t") {
+		return nil, false
+	}
+	for _, r := range raw {
+		n, err := strconv.ParseInt(string(r), 10, 64)
+		if !natural.Match(r) || err != nil || n > limit {
+			return nil, false
+		}
+		list = append(list, n)
+	}
+	return list, true
+}
+
 // FuzzNaturals holds the list of numbers against encoding/json, and what is
 // appended against what was written.
 func FuzzNaturals(f *testing.F) {
 	for _, s := range []string{
 		"[1]", "[]", "[0,00]", "[1, 2,3 ,\n4]", "[12345,678,9999999,10000000,2147483647,2147483648]", "[1234567,12345678,123456789]",
 		"[1,,2]", "[1,2", "[1,\t2]", "[1,-2]", "[1,2.0]", "[1,2]]", "[1,\"2\"]", "[1234567]", "[123456789012345678901234567890]", "[1,2\xff]", "[/1,:2]",
+		"[151643, 8948, 198, 0, 0, 7, 151645, 198, 1,  2,   3]", "[15164,89480,19800,00,15164,1]", "[15164,89480,19800,10,15164,1", "[1515,8948,198,151645198,198, 1]",
+		"[1,2,3,4,5,6,7,8,9,10,11,12,13,14e1,15,16,17]", " [10,11,12 ,13,14,15,16,17,18,19]", "[10,11,12,[13],14,15,16]", "[\n  10,\n  11,\n  12,\n  13\n]",
 	} {
 		f.Add([]byte(s), uint8(9))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, room uint8) {
-		s := jsonedit.NewScanner(b, 4)
-		n, ok := s.Naturals(math.MaxInt32)
-		if !ok {
-			if s.Pos() > 0 && len(bytes.TrimLeft(b[:s.Pos()], " \n\r\t")) > 0 {
-				t.Fatalf("%q: refused, and yet read to %d", b, s.Pos())
+		for _, limit := range []int{100, 9999999, math.MaxInt32} {
+			want, good := naturals(b, int64(limit))
+			s := jsonedit.NewScanner(b, 4)
+			n, ok := s.Naturals(limit)
+			if ok != good || n != len(want) && ok {
+				t.Fatalf("%q to %d: %d numbers, %v; want %d, %v", b, limit, n, ok, len(want), good)
 			}
-			return
-		}
-		array := b[:s.Pos()]
-		var want []int32
-		if err := json.Unmarshal(array, &want); err != nil || len(want) != n {
-			t.Fatalf("%q: %d numbers, want %d, %v", array, n, len(want), err)
-		}
-		buf := make([]byte, 3, 4+int(room))
-		for i := 0; ; {
-			buf, array = jsonedit.AppendNaturals(buf[:3], array)
-			for p := buf[3:]; len(p) >= 4; p = p[4:] {
-				if got := binary.LittleEndian.Uint32(p); i >= len(want) || got != uint32(want[i]) {
-					t.Fatalf("%q: number %d is %d", b, i, got)
+			if !ok {
+				if s.Pos() > 0 && len(bytes.TrimLeft(b[:s.Pos()], " \n\r\t")) > 0 {
+					t.Fatalf("%q: refused, and yet read to %d", b, s.Pos())
 				}
-				i++
+				continue
 			}
-			if len(array) == 0 {
-				if i != len(want) {
-					t.Fatalf("%q: %d of %d numbers", b, i, len(want))
+			array := b[:s.Pos()]
+			buf := make([]byte, 3, 4+int(room))
+			for i := 0; cap(buf) >= 7; { // else there is room for none
+				buf, array = jsonedit.AppendNaturals(buf[:3], array)
+				for p := buf[3:]; len(p) >= 4; p = p[4:] {
+					if got := binary.LittleEndian.Uint32(p); i >= len(want) || int64(got) != want[i] {
+						t.Fatalf("%q: number %d is %d", b, i, got)
+					}
+					i++
 				}
-				return
-			}
-			if cap(buf) < 7 {
-				return // no room for one
+				if len(array) == 0 {
+					if i != len(want) {
+						t.Fatalf("%q: %d of %d numbers", b, i, len(want))
+					}
+					break
+				}
 			}
 		}
 	})
