@@ -167,7 +167,7 @@ func (r *replicas) find(ctx context.Context) ([]string, error) {
 	host, port, _ := net.SplitHostPort(r.cfg.Address)
 	ips, err := r.resolve(ctx, host)
 	if err == nil && len(ips) == 0 {
-		err = errors.New("no address")
+		err = errNoAddress
 	}
 	found := make([]string, len(ips))
 	for i, ip := range ips {
@@ -175,6 +175,8 @@ func (r *replicas) find(ctx context.Context) ([]string, error) {
 	}
 	return found, err
 }
+
+var errNoAddress = errors.New("no address is known")
 
 // refresh follows the addresses and the certificate files.
 func (r *replicas) refresh(ctx context.Context) {
@@ -186,10 +188,7 @@ func (r *replicas) refresh(ctx context.Context) {
 		if !r.failed {
 			r.log.Warn("the picker's address cannot be resolved; the last known addresses stay", "address", r.cfg.Address, "error", err)
 		}
-		why := "no address is known"
-		if err != nil {
-			why = err.Error()
-		}
+		why := err.Error()
 		r.failed = true
 		r.lost.Store(&why)
 		return
@@ -413,6 +412,9 @@ func (r *replicas) notReady() error {
 		if s.Error != "" && len(why) < maxReplicas {
 			why = append(why, s.Address+": "+s.Error)
 		}
+	}
+	if failed == "" && len(list) == 0 {
+		failed = errNoAddress.Error()
 	}
 	if failed != "" {
 		why = append(why, failed)

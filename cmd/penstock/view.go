@@ -85,7 +85,8 @@ func (g *gateway) poolStatus() []admin.PoolStatus {
 		if p := g.pooled(name); p != nil {
 			s := admin.StatusOf(p.pool)
 			if p.remote != nil {
-				s.Profile, s.Picker = "remote "+p.remoteCfg.Address, pickerStatus(name, p)
+				s.Picker = pickerStatus(name, p)
+				s.Profile = "remote " + s.Picker.Address
 			}
 			out = append(out, s)
 		}
@@ -96,7 +97,7 @@ func (g *gateway) poolStatus() []admin.PoolStatus {
 // pickerStatus is that of a picker elsewhere.
 func pickerStatus(pool string, p *pooled) *admin.PickerStatus {
 	list, fault := p.remote.Replicas()
-	out := &admin.PickerStatus{Pool: pool, Address: p.remoteCfg.Address, Error: fault}
+	out := &admin.PickerStatus{Pool: pool, Address: cmp.Or(p.remoteCfg.Address, config.PickerSet(pool)), Error: fault}
 	for _, r := range list {
 		out.Replicas = append(out.Replicas, admin.ReplicaStatus(r))
 	}

@@ -20,6 +20,35 @@ func (c *issued) pin() string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
+func TestPinsBesideAlternativeNames(t *testing.T) {
+	root := issue(t, "root", nil)
+	leaf := issue(t, "server", root)
+	server := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.cert.Raw}, PrivateKey: leaf.key}}}
+	file := files(t, "ca.crt")[0]
+	root.write(t, file, "")
+	for _, c := range []struct {
+		names, pins []string
+		want        string // in the error; "": there is none
+	}{
+		{[]string{"dns:server"}, []string{leaf.pin()}, ""},
+		{[]string{"dns:server"}, []string{root.pin()}, ""},
+		{[]string{"dns:server"}, []string{issue(t, "x", nil).pin()}, "pinned"},
+		{[]string{"dns:elsewhere"}, []string{leaf.pin()}, "none of the names"},
+	} {
+		conf, err := certs.Client{CA: file, ServerName: "sent", SubjectAltNames: c.names, Pins: c.pins}.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = meet(t, conf, server).client
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q, %q: %v, want %q", c.names, c.pins, err, c.want)
+		}
+	}
+	if _, err := (certs.Client{Pins: []string{"dXHe"}}).Config(); err == nil {
+		t.Error("a pin that is none is taken")
+	}
+}
+
 func TestPins(t *testing.T) {
 	root, stranger := issue(t, "root", nil), issue(t, "stranger", nil)
 	middle := issue(t, "middle", root, func(c *x509.Certificate) { c.IsCA = true })
