@@ -57,6 +57,7 @@ func inside() error {
 	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
 		return err
 	}
+	begun := time.Now()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	signal.Ignore(syscall.SIGINT) // at the terminal it is meant for the command
@@ -87,6 +88,7 @@ func inside() error {
 	if err := s.startNode(ctx, control, network, log); err != nil {
 		return err
 	}
+	log.Info("up", "after", time.Since(begun).Round(100*time.Millisecond).String())
 	if s.Up != "" {
 		return s.stayUp(ctx, control)
 	}
