@@ -20,7 +20,6 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/kube"
-	"github.com/penstock/penstock/kube/controller"
 )
 
 // eppCluster are the flags of a picker for an InferencePool of Kubernetes.
@@ -137,7 +136,6 @@ func (c *clusterPicker) begin(ctx context.Context, cluster *kube.Cluster, g *gat
 	if c.cluster.testPlugins {
 		g.log.Warn("plug-ins for tests are on: clients choose members by a header")
 	}
-	controller.LogTo(g.log) // what the client of the API says by itself
 	g.acceptFeed()
 	g.closed = c.closed
 	var running sync.WaitGroup
