@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	infv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 
 	"github.com/penstock/penstock/config"
@@ -62,6 +64,7 @@ func (c *Cluster) FollowPool(ctx context.Context, o PoolOptions) error {
 		cluster: c, PoolOptions: o, wake: make(chan struct{}, 1),
 		log: o.Log.With("inferencePool", types.NamespacedName{Namespace: o.Namespace, Name: o.Name}.String()),
 	}
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(f.log.Handler())) // what the client library says by itself
 	pools, err := f.watch(ctx, inferencePools(), func(w *metav1.ListOptions) {
 		w.FieldSelector = fields.OneTermEqualSelector("metadata.name", o.Name).String()
 	}, &infv1.InferencePool{}, &infv1.InferencePoolList{})
