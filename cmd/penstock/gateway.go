@@ -44,14 +44,12 @@ type gateway struct {
 	pickMetrics   *epp.Instruments
 	remoteMetrics *extproc.ClientInstruments
 	recordMetrics *usage.Instruments
-	reloads       reloadMetrics
+	reloads       reloads
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
-	loads   atomic.Int64                // configurations applied
 	fading  atomic.Bool                 // the end has been announced
-	loaded  atomic.Int64                // when the one in force was, Unix nanoseconds
 
 	applying sync.Mutex // one apply at a time
 	mu       sync.Mutex // guards what follows for readers
@@ -65,10 +63,12 @@ type gateway struct {
 	closed func() string
 }
 
-// reloadMetrics tell of configurations.
-type reloadMetrics struct {
+// reloads tell of configurations.
+type reloads struct {
 	total    *prometheus.CounterVec
 	ok, time prometheus.Gauge
+	count    atomic.Int64 // those that were applied
+	newest   atomic.Int64 // when the one in force was, Unix nanoseconds
 }
 
 // pooled is a pool with its picker: a scheduler in this process or a client of
@@ -133,7 +133,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		log: log, reg: reg, pools: map[string]*pooled{},
 		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
 		file: file, started: time.Now(),
-		reloads: reloadMetrics{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
+		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
 			Help: "Configurations applied (result=ok) or refused (result=failed), the first one included."}, []string{"result"}),
 			ok: prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_config_last_reload_successful",
 				Help: "1 if the newest configuration is in force, 0 if it was refused and an older one stays."}),
@@ -175,8 +175,8 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 		return err
 	}
 	g.fault.Store(nil)
-	g.loads.Add(1)
-	g.loaded.Store(time.Now().UnixNano())
+	g.reloads.count.Add(1)
+	g.reloads.newest.Store(time.Now().UnixNano())
 	g.reloads.total.WithLabelValues("ok").Inc()
 	g.reloads.ok.Set(1)
 	g.reloads.time.SetToCurrentTime()

@@ -42,7 +42,7 @@ func (g *gateway) readiness() admin.Readiness {
 	cfg := g.cfg.Load()
 	r := admin.Readiness{
 		Ready: cfg != nil, Draining: g.fading.Load() || g.proxy.Draining(), Version: version, StartedAt: g.started,
-		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.loads.Load()), LoadedAt: time.Unix(0, g.loaded.Load())},
+		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.reloads.count.Load()), LoadedAt: time.Unix(0, g.reloads.newest.Load())},
 		Controller: g.control.status(),
 	}
 	if f := g.fault.Load(); f != nil {
