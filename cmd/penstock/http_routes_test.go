@@ -176,7 +176,7 @@ httpRoutes: [{name: ns/r, parents: [{listener: l}], rules: [{matches: [{path: {v
 		t.Fatal(err)
 	}
 	alone := newGateway(slog.New(slog.DiscardHandler), "")
-	if err := alone.apply(cfg); err == nil || !strings.Contains(err.Error(), "members.external") {
+	if err := alone.apply(cfg); err == nil || !strings.Contains(err.Error(), "external members") {
 		t.Errorf("applied without a feeder: %v", err)
 	}
 	g := routed(t, `
@@ -212,7 +212,9 @@ httpRoutes: []
 	expect("reloaded", "a", "b")
 	g.feed(map[string][]config.Member{"ns/one": {b}})
 	expect("replaced", "b", "b")
-	g.feed(map[string][]config.Member{"ns/one": nil, "two": {}})
+	g.feed(map[string][]config.Member{"ns/one": nil})
+	expect("forgotten for pools to come", "b", "b")
+	g.feed(map[string][]config.Member{"ns/one": {}, "two": {}})
 	expect("gone", "503", "503")
 	if s := g.readiness(); !s.Ready || len(s.Pools) != 2 {
 		t.Errorf("readiness %+v", s)
