@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -176,8 +177,9 @@ func (p *plane) Status(g xds.Gateway) xds.GatewayStatus {
 func (p *plane) set(change func(*plane)) {
 	p.mu.Lock()
 	change(p)
+	gateways := slices.Collect(maps.Keys(p.configs))
 	p.mu.Unlock()
-	for g := range p.configs {
+	for _, g := range gateways {
 		p.c.Replied(g)
 	}
 }
