@@ -191,7 +191,7 @@ func listenerConditions(old, ours []metav1.Condition, now metav1.Time) []metav1.
 // mergeEntries renews our entries in a list that others write to as well. Those
 // that stay keep their place; new ones come last, as far as there is room.
 func mergeEntries[T any](old, ours []T, most int, isOurs func(T) bool, same func(a, b T) bool, renewed func(old *T, of T) T) []T {
-	out := []T{} // never absent: the schemas require the lists
+	out := make([]T, 0, len(old)) // never null, which the schemas refuse
 	done := make([]bool, len(ours))
 	for i := range old {
 		if !isOurs(old[i]) {

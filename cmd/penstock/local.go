@@ -60,7 +60,8 @@ func (f *clusterFlags) run(ctx context.Context) error {
 	planes := &localPlanes{log: log, own: reg, planes: map[xds.Gateway]*localPlane{}}
 	c := controller.New(controller.Options{
 		Cluster: cluster, Publisher: planes, Log: log, Metrics: controller.NewInstruments(reg), Pool: pool, Check: checkPickers,
-		Local: &controller.Local{Addresses: f.hosts()}, Ops: f.ops,
+		Local: &controller.Local{Addresses: f.hosts()},
+		Admin: "off", Ops: "off", // the process has one of its own for all Gateways
 	})
 	planes.replied = c.Replied
 	side, err := listenSide(f.ops, opsWrite, func(string) http.Handler {
@@ -125,11 +126,9 @@ func (l *localPlanes) plane(g xds.Gateway) *localPlane {
 	return p
 }
 
-// Publish applies a configuration if it is another one than before. The process
-// has an ops interface of its own, and none to administrate a Gateway.
+// Publish applies a configuration if it is another one than before.
 func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) error {
 	p := l.plane(g)
-	cfg.Admin.Address, cfg.Ops.Address = "", ""
 	sum := sha256.Sum256(cfg.Encode())
 	version := hex.EncodeToString(sum[:12])
 	p.mu.Lock()

@@ -225,7 +225,7 @@ func (a *api) remove(ctx context.Context, gvr schema.GroupVersionResource, name 
 	if uid != "" {
 		options.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
-	err = c.Delete().Namespace(name.Namespace).Resource(gvr.Resource).Name(name.Name).Body(options).Do(ctx).Error()
+	err = c.Delete().NamespaceIfScoped(name.Namespace, name.Namespace != "").Resource(gvr.Resource).Name(name.Name).Body(options).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -128,6 +128,7 @@ func (f *feed) send() {
 	}
 	f.publish(sets)
 	f.c.o.Metrics.fed(len(sets), time.Since(since))
+	f.c.log.Debug("members", "sets", len(sets), "took", time.Since(since).String())
 }
 
 func (f *feed) publish(sets []*set) {

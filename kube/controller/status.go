@@ -51,7 +51,7 @@ const (
 	writesAtATime  = 8
 	writeTime      = 15 * time.Second
 	writeConflicts = 5
-	writeAgain     = time.Second
+	writeAgain     = 5 * time.Second
 )
 
 func newStatusWriter(c *Controller) *statusWriter {
