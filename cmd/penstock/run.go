@@ -141,11 +141,11 @@ func shutdown(g *gateway, release func()) error {
 		case <-ctx.Done():
 		}
 	}
-	ctx, ended := context.WithTimeout(ctx, limit)
+	drain, ended := context.WithTimeout(ctx, limit)
 	defer ended()
 	g.log.Info("draining; a second signal cuts what is open", "open", g.proxy.Open()+g.pickers.Open(), "limit", span(limit))
 	start := time.Now()
-	cut := g.close(ctx)
+	cut := g.close(drain)
 	took := time.Since(start)
 	g.log.Info("ended", "took", took.Round(time.Millisecond).String(), "streamsCut", cut)
 	if cut > 0 {
