@@ -44,10 +44,12 @@ func (p *phase) enter(cause *error, limit time.Duration) {
 }
 
 // extend gives the phase limit from now on.
-// It moves in steps of a sixteenth of limit.
+// It moves in steps of a sixteenth of limit, but for the last one, to total:
+// a deadline left a step before it would blame this phase, and too early.
 func (p *phase) extend(now time.Time, limit time.Duration) {
-	if end := int64(min(now.Sub(p.start)+limit, p.total)); end-p.deadline.Load() > int64(limit/16) {
-		p.deadline.Store(end)
+	end, was := min(now.Sub(p.start)+limit, p.total), time.Duration(p.deadline.Load())
+	if end-was > limit/16 || end == p.total && was < end {
+		p.deadline.Store(int64(end))
 	}
 }
 
