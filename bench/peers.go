@@ -32,14 +32,13 @@ const (
 	BudgetAskDefault = 110 * time.Microsecond // with the default response phase
 	BudgetPick       = 60 * time.Microsecond  // in the picker, without the response phase
 
-	budgetProxy    = 80 * time.Microsecond
-	budgetMedian   = 1.0 // ms added
-	budgetP99      = 5.0 // ms added
-	budgetStreams  = 60  // MiB for idleStreams, each side
-	idleStreams    = 1000
-	budgetBody     = 45 // MB for a body of largeBody in the gateway
-	largeBody      = 20_000_000
-	budgetMultiple = 5 // of the first peer's CPU that the last one's should be
+	budgetProxy   = 80 * time.Microsecond
+	budgetMedian  = 1.0 // ms added
+	budgetP99     = 5.0 // ms added
+	budgetStreams = 60  // MiB for idleStreams, each side
+	idleStreams   = 1000
+	budgetBody    = 45 // MB for a body of largeBody in the gateway
+	largeBody     = 20_000_000
 )
 
 // Peer is a way to have a request picked for.
@@ -48,7 +47,8 @@ type Peer struct {
 	// Ask is the budget of what the gateway takes more than the first peer, Pick
 	// that of what the picker takes; 0: none.
 	Ask, Pick time.Duration
-	Timed     bool // the time that it adds has a budget
+	Timed     bool    // the time that it adds has a budget
+	Multiple  float64 // of the first peer's CPU that its own should be, a goal; 0: none
 }
 
 // peerRun is a peer under way and what its rounds have brought.
@@ -143,8 +143,10 @@ func peerFigures(runs []*peerRun) (out []Figure) {
 		}
 	}
 	each("cpu per request, all processes", "us", func(r *peerRun) float64 { return medianOf(r.own) + medianOf(r.picker) })
-	if last := &out[len(runs)-2]; len(runs) > 2 && runs[len(runs)-2].Ask == 0 {
-		last.Budget, last.Over = fmt.Sprintf(">= %d x %s (a goal)", budgetMultiple, first.Peer.Name), last.Ratio < budgetMultiple
+	for i, r := range runs {
+		if r.Multiple > 0 {
+			out[i].Budget, out[i].Over = fmt.Sprintf(">= %.0f x %s (a goal)", r.Multiple, first.Peer.Name), out[i].Ratio < r.Multiple
+		}
 	}
 	cpu := func(measure string, r *peerRun, value float64, budget time.Duration) {
 		f := Figure{Measure: measure, Proxy: r.Peer.Name, Unit: "us", Value: value, Ratio: value / base, Note: "ratio to " + runs[len(runs)-1].Peer.Name}

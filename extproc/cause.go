@@ -91,46 +91,29 @@ func adviceOn(err error, secure bool) advice {
 	return adviseNothing
 }
 
-// forFile is advice on a configuration.
-func (a advice) forFile() string {
+// words are the advice as told to who writes a configuration, and to who writes
+// the flags of a probe.
+func (a advice) words() (file, flags string) {
 	switch a {
 	case advisePlaintext:
-		return "the port does not speak TLS: leave tls out"
+		return "the port does not speak TLS: leave tls out", "the port does not speak TLS; try --plaintext"
 	case adviseTLS:
-		return "the port may speak TLS: write tls: {ca: FILE}, or tls: {insecureSkipVerify: true} for a certificate that it signed itself"
+		return "the port may speak TLS: write tls: {ca: FILE}, or tls: {insecureSkipVerify: true} for a certificate that it signed itself",
+			"the port may speak TLS; try --tls, with --ca FILE or --insecure"
 	case adviseTrust:
-		return "name its authority in tls.ca, or write tls: {insecureSkipVerify: true} for a certificate that it signed itself"
+		return "name its authority in tls.ca, or write tls: {insecureSkipVerify: true} for a certificate that it signed itself",
+			"nobody who is trusted vouches for its certificate; try --ca FILE with its authority, or --insecure for one that it signed itself"
 	case adviseName:
-		return "write a name of the certificate as tls.serverName"
+		return "write a name of the certificate as tls.serverName", "try --server-name NAME with a name of the certificate"
 	case adviseCertificate:
-		return "the picker may want a client certificate, or have refused this one: tls.cert and tls.key"
+		return "the picker may want a client certificate, or have refused this one: tls.cert and tls.key",
+			"the picker may want a client certificate, or have refused this one; see --cert and --key"
 	case adviseHTTP:
-		return "the port speaks plain HTTP, as a metrics port does; ext_proc is usually on 9002"
+		file = "the port speaks plain HTTP, as a metrics port does; ext_proc is usually on 9002"
 	case adviseOtherPort:
-		return "the port has no ext_proc service, as a health port; ext_proc is usually on 9002"
+		file = "the port has no ext_proc service, as a health port; ext_proc is usually on 9002"
 	}
-	return ""
-}
-
-// forFlags is advice on the flags of a probe.
-func (a advice) forFlags() string {
-	switch a {
-	case advisePlaintext:
-		return "the port does not speak TLS; try --plaintext"
-	case adviseTLS:
-		return "the port may speak TLS; try --tls, with --ca FILE or --insecure"
-	case adviseTrust:
-		return "nobody who is trusted vouches for its certificate; try --ca FILE with its authority, or --insecure for one that it signed itself"
-	case adviseName:
-		return "try --server-name NAME with a name of the certificate"
-	case adviseCertificate:
-		return "the picker may want a client certificate, or have refused this one; see --cert and --key"
-	case adviseHTTP:
-		return "the port speaks plain HTTP, as a metrics port does; ext_proc is usually on 9002"
-	case adviseOtherPort:
-		return "the port has no ext_proc service, as a health port; ext_proc is usually on 9002"
-	}
-	return ""
+	return file, file
 }
 
 // hint is what an operator whose picker is not ready may try.
@@ -143,7 +126,7 @@ func hint(cfg *config.RemotePicker, address string, err error) string {
 	if cfg.TLS != nil || a == adviseTLS {
 		try += " --tls --insecure"
 	}
-	if text := a.forFile(); text != "" {
+	if text, _ := a.words(); text != "" {
 		return fmt.Sprintf("%s; %s", text, try)
 	}
 	return try

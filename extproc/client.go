@@ -229,7 +229,8 @@ func (c *Client) complain(f *Failure) {
 	if _, ok := c.warned.now(); ok {
 		words := []any{"picker", c.cfg.Address, "reason", f.Reason, "error", f.Err, "failureMode", string(c.cfg.FailureMode)}
 		if a := adviceOn(f.Err, false); a == adviseOtherPort || a == adviseHTTP { // a connection stands
-			words = append(words, "hint", a.forFile())
+			file, _ := a.words()
+			words = append(words, "hint", file)
 		}
 		c.log.Warn("the remote picker failed", words...)
 	}

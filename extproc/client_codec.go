@@ -73,11 +73,11 @@ func (c clientCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	data.CopyTo(in.buf)
 	in.m.Reset()
+	in.lb = ""
 	if decodeBodyAnswer(in.buf, in) || decodeHeadAnswer(in.buf, in) {
 		return nil
 	}
-	in.m.Reset()
-	in.lb = ""
+	in.lb = "" // Unmarshal resets the message
 	return protobuf.Unmarshal(in.buf, &in.m)
 }
 
@@ -225,7 +225,6 @@ type setOption struct {
 // names endpoints, and nothing else, in place.
 func decodeHeadAnswer(b []byte, in *inbound) bool {
 	x := &in.head
-	in.lb = ""
 	var common []byte
 	if !each(b, func(r record) bool {
 		if !r.isText {
@@ -322,11 +321,12 @@ func decodeOption(b []byte, x *answerHead) bool {
 // decodeLB is the text in dynamic metadata of the shape that lbMetadata makes
 // for endpoints; "" for every other shape.
 func decodeLB(b []byte) string {
-	entry := func(b []byte, key string) (value []byte) {
+	entry := func(b []byte, key string) (value []byte) { // key (1), then value (2)
 		fields := 0
 		ok := each(b, func(r record) bool {
 			fields++
-			return r.isText && (r.number == 1 && fields == 1 && string(r.bytes) == key || r.number == 2 && fields == 2 && setBytes(&value, r.bytes))
+			value = r.bytes
+			return r.isText && int(r.number) == fields && (fields != 1 || string(r.bytes) == key)
 		})
 		if !ok || fields != 2 {
 			return nil
@@ -342,11 +342,6 @@ func decodeLB(b []byte) string {
 		return ""
 	}
 	return string(b)
-}
-
-func setBytes(to *[]byte, b []byte) bool {
-	*to = b
-	return true
 }
 
 // only is the one field of a message, which must have this number and be text.
@@ -366,7 +361,6 @@ func only(b []byte, number protowire.Number) (inner []byte, ok bool) {
 // decodeBodyAnswer reads a streamed part of a request's body, and nothing else,
 // in place.
 func decodeBodyAnswer(b []byte, in *inbound) bool {
-	in.lb = ""
 	for _, number := range [...]protowire.Number{3, 1, 3, 3} { // request_body, response, body_mutation, streamed_response
 		var ok bool
 		if b, ok = only(b, number); !ok {

@@ -118,8 +118,7 @@ func Remote(c config.RemotePicker) config.RemotePicker { return c }
 
 // AdviceOn is the advice on an error with this text.
 func AdviceOn(text string, secure bool) (forFile, forFlags string) {
-	a := adviceOn(status.Error(codes.Unavailable, text), secure)
-	return a.forFile(), a.forFlags()
+	return adviceOn(status.Error(codes.Unavailable, text), secure).words()
 }
 
 // CauseOf is the cause of an error with this text.

@@ -81,7 +81,7 @@ func (p *Probe) Run(ctx context.Context) *Transcript {
 		if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable {
 			t.Error = fmt.Sprintf("%s: %s", s.Code(), s.Message())
 		}
-		t.Hint = adviceOn(err, t.Transport != "plaintext").forFlags()
+		_, t.Hint = adviceOn(err, t.Transport != "plaintext").words()
 	}
 	return t
 }

@@ -473,12 +473,11 @@ func (x *stream) question(body func() []byte) *epp.Request {
 // members are the endpoints that the pool lists at this moment: a picker
 // elsewhere may name others.
 func (x *stream) members(endpoints []string) []string {
-	for i, e := range endpoints {
-		if x.rules.Pool.Lookup(e) == nil {
-			return append(slices.Clone(endpoints[:i]), x.members(endpoints[i+1:])...)
-		}
+	stranger := func(e string) bool { return x.rules.Pool.Lookup(e) == nil }
+	if !slices.ContainsFunc(endpoints, stranger) {
+		return endpoints
 	}
-	return endpoints
+	return slices.DeleteFunc(slices.Clone(endpoints), stranger)
 }
 
 // eligible are the members that a hint names, by host:port or by host alone.

@@ -156,12 +156,13 @@ func (r *rota) work(ctx context.Context, jobs <-chan []*turn, batch []*turn) {
 		}
 		began, nap := time.Now(), shortNap
 		for len(batch) > 0 {
-			if r.ready != nil && len(batch) > 1 && ctx.Err() == nil {
+			looks := r.ready != nil && len(batch) > 1 && ctx.Err() == nil
+			if looks {
 				time.Sleep(nap)
 			}
 			late := batch[:0]
 			for _, t := range batch {
-				if r.ready != nil && len(batch) > 1 && ctx.Err() == nil && !r.ready(t) {
+				if looks && !r.ready(t) {
 					late = append(late, t)
 					continue
 				}

@@ -46,12 +46,12 @@ func (p *phase) enter(cause *error, limit time.Duration) {
 }
 
 // extend gives the phase limit from now on.
-// It moves in steps of a sixteenth of limit, and to the total's end by any step,
-// or the wrong bound would be told to have run out.
+// It moves in steps of a sixteenth of limit, but for the last one, to total:
+// a deadline left a step before it would blame this phase, and too early.
 func (p *phase) extend(now time.Time, limit time.Duration) {
-	end, deadline := int64(min(now.Sub(p.start)+limit, p.total)), p.deadline.Load()
-	if end-deadline > int64(limit/16) || end > deadline && end == int64(p.total) {
-		p.deadline.Store(end)
+	end, was := min(now.Sub(p.start)+limit, p.total), time.Duration(p.deadline.Load())
+	if end-was > limit/16 || end == p.total && was < end {
+		p.deadline.Store(int64(end))
 	}
 }
 

@@ -62,7 +62,7 @@ Envoy is left out aloud if --envoy names none.`,
 			{Proxy: remoteProxy("penstock + epp, response full", f.binary, "full")},
 		}
 		if envoy != "" {
-			peers = append(peers, bench.Peer{Proxy: envoyProxy(f.binary, envoy, example)})
+			peers = append(peers, bench.Peer{Proxy: envoyProxy(f.binary, envoy, example), Multiple: 5})
 		} else {
 			fmt.Fprintln(c.ErrOrStderr(), "*** there is no Envoy (--envoy, e2e/envoy/install.sh): it is not measured ***")
 		}

@@ -283,30 +283,28 @@ func checkPickers(cfg *config.Config) []*config.Problem {
 // them: one that is not there yet is waited for.
 func checkFiles(cfg *config.Config) []*config.Problem {
 	var problems []*config.Problem
-	pair := func(path, cert, key string) {
-		if cert == "" || key == "" {
+	fail := func(path, what string) { problems = append(problems, &config.Problem{Path: path, What: what}) }
+	// identity reads what the section at path names; of is its key for authorities.
+	identity := func(path, cert, key, of, authorities string) {
+		if cert != "" && key != "" {
+			if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+				fail(path+".cert", err.Error())
+			}
+		}
+		if authorities == "" {
 			return
 		}
-		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-			problems = append(problems, &config.Problem{Path: path, What: err.Error()})
-		}
-	}
-	authority := func(path, file string) {
-		if file == "" {
-			return
-		}
-		pem, err := os.ReadFile(file)
+		pem, err := os.ReadFile(authorities)
 		switch {
 		case err != nil:
-			problems = append(problems, &config.Problem{Path: path, What: err.Error()})
+			fail(path+"."+of, err.Error())
 		case !x509.NewCertPool().AppendCertsFromPEM(pem):
-			problems = append(problems, &config.Problem{Path: path, What: file + " holds no certificate in PEM form"})
+			fail(path+"."+of, authorities+" holds no certificate in PEM form")
 		}
 	}
 	server := func(path string, t *config.ServerTLS) {
 		if t != nil {
-			pair(path+".cert", t.Cert, t.Key)
-			authority(path+".clientCA", t.ClientCA)
+			identity(path, t.Cert, t.Key, "clientCA", t.ClientCA)
 		}
 	}
 	for i, l := range cfg.Listeners {
@@ -316,23 +314,15 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 		}
 	}
 	for i, p := range cfg.Pools {
-		if p.TLS != nil {
-			path := fmt.Sprintf("pools[%d].tls", i)
-			pair(path+".cert", p.TLS.Cert, p.TLS.Key)
-			authority(path+".ca", p.TLS.CA)
+		if t := p.TLS; t != nil {
+			identity(fmt.Sprintf("pools[%d].tls", i), t.Cert, t.Key, "ca", t.CA)
 		}
 		if r := p.Picker.Remote; r != nil && r.TLS != nil {
-			path := fmt.Sprintf("pools[%d].picker.remote.tls", i)
-			pair(path+".cert", r.TLS.Cert, r.TLS.Key)
-			authority(path+".ca", r.TLS.CA)
+			identity(fmt.Sprintf("pools[%d].picker.remote.tls", i), r.TLS.Cert, r.TLS.Key, "ca", r.TLS.CA)
 		}
 	}
 	for i, l := range cfg.PickerListeners {
-		if l.TLS != nil {
-			path := fmt.Sprintf("pickerListeners[%d].tls", i)
-			pair(path+".cert", l.TLS.Cert, l.TLS.Key)
-			authority(path+".clientCA", l.TLS.ClientCA)
-		}
+		server(fmt.Sprintf("pickerListeners[%d].tls", i), l.TLS)
 	}
 	return problems
 }

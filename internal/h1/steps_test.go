@@ -29,9 +29,14 @@ func bothKinds(t *testing.T, f func(t *testing.T, dial func(address string) *h1.
 					t.Fatal(err)
 				}
 				if kind == "unpolled" {
-					if tcp, err = h1.Unpoll(tcp); err != nil {
-						t.Skip(err)
+					quiet, err := h1.Unpoll(tcp)
+					if errors.Is(err, errors.ErrUnsupported) && os.Getenv("CI") != "true" {
+						t.Skip("this system does not let a connection out of the poller (all but Unix)")
 					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					tcp = quiet
 				}
 				c := h1.NewConn(tcp, 64<<10)
 				t.Cleanup(func() { c.Close() })
