@@ -15,9 +15,8 @@ import (
 	"github.com/penstock/penstock/kube/kubetest"
 )
 
-// elector takes part in an election; leads is 1 while it leads.
+// elector takes part in an election.
 type elector struct {
-	leads   atomic.Int32
 	changes chan bool
 	stop    func()
 }

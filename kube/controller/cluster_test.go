@@ -70,7 +70,7 @@ func namespaces() schema.GroupVersionResource {
 }
 
 func gateways(plural string) schema.GroupVersionResource {
-	return gatewayv1.SchemeGroupVersion.WithResource(plural)
+	return schema.GroupVersion(gatewayv1.GroupVersion).WithResource(plural)
 }
 
 func (c *cluster) make(gvr schema.GroupVersionResource, o object) {
@@ -226,7 +226,7 @@ func (c *cluster) objects() {
 	picker := &corev1.Service{ObjectMeta: meta("picker")}
 	picker.Spec.Ports = []corev1.ServicePort{{Port: 9002}}
 	c.make(corev1.SchemeGroupVersion.WithResource("services"), picker)
-	c.make(infv1.SchemeGroupVersion.WithResource("inferencepools"), pool)
+	c.make(schema.GroupVersion(infv1.GroupVersion).WithResource("inferencepools"), pool)
 	r := &gatewayv1.HTTPRoute{ObjectMeta: meta("llama")}
 	r.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "public"}}
 	ref := gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{

@@ -40,7 +40,7 @@ type kind struct {
 // owner's; of these and of Secrets and ConfigMaps a cluster has many.
 func kinds() []kind {
 	gateway := func(name, plural string, sample object, optional, status bool) kind {
-		return kind{name: name, resource: gatewayv1.SchemeGroupVersion.WithResource(plural), sample: sample, optional: optional, status: status, matters: specMatters}
+		return kind{name: name, resource: schema.GroupVersion(gatewayv1.GroupVersion).WithResource(plural), sample: sample, optional: optional, status: status, matters: specMatters}
 	}
 	core := corev1.SchemeGroupVersion
 	return []kind{
@@ -51,7 +51,7 @@ func kinds() []kind {
 		gateway("ListenerSet", "listenersets", &gatewayv1.ListenerSet{}, true, true),
 		gateway("ReferenceGrant", "referencegrants", &gatewayv1.ReferenceGrant{}, true, false),
 		gateway("BackendTLSPolicy", "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, true, true),
-		{name: "InferencePool", resource: infv1.SchemeGroupVersion.WithResource("inferencepools"), sample: &infv1.InferencePool{}, optional: true, status: true, matters: specMatters},
+		{name: "InferencePool", resource: schema.GroupVersion(infv1.GroupVersion).WithResource("inferencepools"), sample: &infv1.InferencePool{}, optional: true, status: true, matters: specMatters},
 		{name: "Model", resource: v1alpha1.GroupVersion().WithResource("models"), sample: &v1alpha1.Model{}, optional: true, status: true, matters: specMatters},
 		{name: "GatewayPolicy", resource: v1alpha1.GroupVersion().WithResource("gatewaypolicies"), sample: &v1alpha1.GatewayPolicy{}, optional: true, status: true, matters: specMatters},
 		{name: "Namespace", resource: core.WithResource("namespaces"), sample: &corev1.Namespace{}, strip: stripNamespace,

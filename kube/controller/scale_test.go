@@ -64,7 +64,7 @@ func TestClusterScale(t *testing.T) {
 		pool.Spec.Selector.MatchLabels = map[infv1.LabelKey]infv1.LabelValue{"app": infv1.LabelValue(name)}
 		pool.Spec.TargetPorts = []infv1.Port{{Number: 8000}}
 		pool.Spec.EndpointPickerRef = &infv1.EndpointPickerRef{Name: "picker", Port: &infv1.Port{Number: 9002}}
-		work <- item{infv1.SchemeGroupVersion.WithResource("inferencepools"), pool}
+		work <- item{schema.GroupVersion(infv1.GroupVersion).WithResource("inferencepools"), pool}
 		for j := range podsPerPool {
 			p := &corev1.Pod{ObjectMeta: meta(fmt.Sprint(name, "-", j))}
 			p.Labels = map[string]string{"app": name, "pod-template-hash": "5d8c7f9b6d", "app.kubernetes.io/name": "vllm", "app.kubernetes.io/version": "0.12.0"}
