@@ -41,7 +41,7 @@ for name in "${names[@]}"; do
     inference-epp)
       flags+=(-test.run '^TestInference$')
       # The picker of the suite's manifests becomes Penstock's own.
-      rig+=(--image "registry.k8s.io/gateway-api-inference-extension/lwepp=penstock epp --conformance-plugins") ;;
+      rig+=(--image "registry.k8s.io/gateway-api-inference-extension/lwepp=penstock epp --test-plugins") ;;
     http-core) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-HTTP -supported-features=Gateway,HTTPRoute,ReferenceGrant) ;;
     http) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-HTTP) ;;
     grpc) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-GRPC) ;;
