@@ -36,6 +36,8 @@ for name in "${names[@]}"; do
   flags=(-test.v -gateway-class=penstock -cleanup-base-resources=false "-report-output=$work/$name.yaml"
     -organization=penstock -project=penstock -url=https://github.com/penstock/penstock "-version=$version"
     -contact=https://github.com/penstock/penstock/issues -usable-address=10.245.200.7 -unusable-address=192.0.2.7)
+  depth="    " # of the tests of the suite among the results
+  case "$name" in inference*) depth="$depth$depth" ;; esac
   case "$name" in
     inference) flags+=(-test.run '^TestInference$') ;;
     inference-epp)
@@ -54,11 +56,10 @@ for name in "${names[@]}"; do
     "$cache/conformance/suites.test" "${flags[@]}" "$@" >"$log" 2>&1; then
     failed=1
   fi
-  passed=$(grep -cE '^    --- PASS: ' "$log" || true)
-  broken=$(grep -cE '^    --- FAIL: ' "$log" || true)
-  skipped=$(grep -cE '^    --- SKIP: ' "$log" || true)
+  count() { grep -cE "^$depth--- $1: " "$log" || true; }
+  passed=$(count PASS) broken=$(count FAIL) skipped=$(count SKIP)
   [ "$passed" -gt 0 ] || { failed=1; tail -40 "$log" >&2; }
-  grep -E '^    --- FAIL: ' "$log" >&2 || true
+  grep -E "^$depth--- FAIL: |^--- FAIL: " "$log" >&2 || true
   [ ! -f "$work/$name.yaml" ] || cp "$work/$name.yaml" "$here/reports/$name.yaml"
   summary="$summary $name: $passed passed, $broken failed, $skipped skipped;"
 done
