@@ -164,6 +164,10 @@ fuzz: prerequisites ## run every fuzz target for FUZZTIME (default 30s)
 	if [ $$n = 0 ]; then echo "no fuzz target found" >&2; exit 1; fi; \
 	echo "$$n fuzz targets passed"
 
+.PHONY: conformance
+conformance: prerequisites ## run the public suites of the Gateway API and its inference extension on a real API server (ARGS=names; docs/conformance.md)
+	conformance/run.sh $(ARGS)
+
 .PHONY: rig-up
 rig-up: prerequisites ## start a Kubernetes cluster of local processes and print its KUBECONFIG (docs/rig.md; ARGS=flags; the first build takes minutes)
 	@conformance/rig/rig.sh up $(ARGS)
