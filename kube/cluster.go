@@ -87,6 +87,10 @@ func NewCluster(conf *rest.Config, namespace, agent string) (*Cluster, error) {
 	return &Cluster{rest: conf, codecs: serializer.NewCodecFactory(s), Namespace: namespace, Host: conf.Host}, nil
 }
 
+// Config is how the API server is reached, for clients of other kinds. The
+// caller may change it.
+func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.rest) }
+
 // client is one for a group of the API.
 func (c *Cluster) client(gv schema.GroupVersion) (rest.Interface, error) {
 	conf := rest.CopyConfig(c.rest)

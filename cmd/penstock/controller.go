@@ -152,7 +152,7 @@ func (f *controllerFlags) run(ctx context.Context) error {
 	var level slog.LevelVar
 	log := newLogger(config.Log{Level: f.level, Format: f.format}, &level)
 	controller.LogTo(log)
-	cluster, err := controller.Connect(f.kubeconfig)
+	cluster, err := controller.Connect(f.kubeconfig, "penstock-controller/"+version)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (f *controllerFlags) run(ctx context.Context) error {
 	}
 	o := controller.Options{
 		Cluster: cluster, Publisher: server, Log: log, Metrics: controller.NewInstruments(reg),
-		Namespace: f.namespace, Pool: pool, Check: checkPickers,
+		Namespace: f.namespace, Pool: pool, Check: checkPickers, Elect: f.elect,
 		Provision: &controller.Provision{
 			Image: f.image, PullPolicy: f.pullPolicy, Controller: f.advertise, Audience: xds.Audience,
 			Bundle: authority.Bundle, ServiceType: f.serviceType, Replicas: f.replicas,
@@ -196,9 +196,6 @@ func (f *controllerFlags) run(ctx context.Context) error {
 			server.Lead(lead)
 			return nil
 		},
-	}
-	if f.elect {
-		o.Election = &controller.Election{}
 	}
 	c = controller.New(o)
 	side, err := listenSide(f.ops, opsWrite, func(string) http.Handler {

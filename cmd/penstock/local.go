@@ -46,7 +46,7 @@ func (f *clusterFlags) run(ctx context.Context) error {
 	var level slog.LevelVar
 	log := newLogger(config.Log{Level: f.level, Format: f.format}, &level)
 	controller.LogTo(log)
-	cluster, err := controller.Connect(f.kubeconfig)
+	cluster, err := controller.Connect(f.kubeconfig, "penstock-run/"+version)
 	if err != nil {
 		return err
 	}

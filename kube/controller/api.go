@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 
@@ -26,11 +25,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	infv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/penstock/penstock/api/v1alpha1"
+	"github.com/penstock/penstock/kube"
 )
 
 // object is a Kubernetes object of a type known at compile time.
@@ -60,14 +59,13 @@ func newScheme() (*runtime.Scheme, error) {
 // Cluster is a cluster whose API server can be asked.
 type Cluster struct{ api *api }
 
-// Connect finds the API server: by a kubeconfig file, by that of $KUBECONFIG, or
-// as a pod is told. It asks it nothing yet.
-func Connect(kubeconfig string) (*Cluster, error) {
-	config, err := clientConfig(kubeconfig)
+// Connect finds the API server as [kube.Connect] does. It asks it nothing yet.
+func Connect(kubeconfig, agent string) (*Cluster, error) {
+	found, err := kube.Connect(kubeconfig, "", agent)
 	if err != nil {
 		return nil, err
 	}
-	a, err := newAPI(config)
+	a, err := newAPI(found)
 	if err != nil {
 		return nil, err
 	}
@@ -77,19 +75,9 @@ func Connect(kubeconfig string) (*Cluster, error) {
 // Host is the address of the API server.
 func (c *Cluster) Host() string { return c.api.config.Host }
 
-func clientConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
-		if c, err := rest.InClusterConfig(); err == nil {
-			return c, nil
-		}
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
-}
-
 // api is the API server: typed reads and writes of the kinds of the scheme.
 type api struct {
+	found     *kube.Cluster // a lease is held with a client of its own, which waits behind nothing
 	scheme    *runtime.Scheme
 	config    *rest.Config
 	http      *http.Client // one for all groups: one connection
@@ -99,18 +87,15 @@ type api struct {
 	clients map[schema.GroupVersion]rest.Interface
 }
 
-func newAPI(config *rest.Config) (*api, error) {
+func newAPI(found *kube.Cluster) (*api, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
 	}
-	config = rest.CopyConfig(config)
+	config := found.Config()
 	// The server's priority and fairness decide who waits; what is written here
 	// at a time is bounded where it is written.
 	config.QPS = -1
-	if config.UserAgent == "" {
-		config.UserAgent = "penstock-controller"
-	}
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -119,7 +104,7 @@ func newAPI(config *rest.Config) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &api{scheme: scheme, config: config, http: client, discovery: d, clients: map[schema.GroupVersion]rest.Interface{}}, nil
+	return &api{found: found, scheme: scheme, config: config, http: client, discovery: d, clients: map[schema.GroupVersion]rest.Interface{}}, nil
 }
 
 // group is the client of one group and version.

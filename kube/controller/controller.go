@@ -53,8 +53,10 @@ type Options struct {
 	Metrics   *Instruments // nil: none
 	Namespace string       // of the controller, for its Lease
 	Identity  string       // of this replica
-	// Election is how leaders are elected; nil: this is the only replica.
-	Election *Election
+	// Elect has replicas agree on who leads; false: this is the only one. Lease is
+	// how long a leader that died is waited for, default 15s.
+	Elect bool
+	Lease time.Duration
 	// Lead is told that leading begins, before anything is published, and that
 	// it has ended. An error when it begins is told and tried again.
 	Lead func(ctx context.Context, lead bool) error
@@ -96,6 +98,9 @@ func New(o Options) *Controller {
 	}
 	if o.MaxHoldOff <= 0 {
 		o.MaxHoldOff = 200 * time.Millisecond
+	}
+	if o.Lease <= 0 {
+		o.Lease = leaseDuration
 	}
 	if o.Lead == nil {
 		o.Lead = func(context.Context, bool) error { return nil }

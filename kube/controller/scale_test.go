@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The Penstock Authors
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build cluster
+
 package controller
 
 import (
