@@ -165,14 +165,20 @@ func TestFollowPoolOutage(t *testing.T) {
 		return 0
 	})
 	told := followed(t, s, slog.New(slog.NewTextHandler(locked, nil)))
+	said := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return log.String()
+	}
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(said(), "may not") && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 	quietly(t, told)
 	s.Refuse(nil)
 	if got := next(t, told); got != "http 10.0.0.1:8000" {
 		t.Fatalf("after a refusal: %s", got)
 	}
-	mu.Lock()
-	text := log.String()
-	mu.Unlock()
+	text := said()
 	if n := strings.Count(text, "may not"); n != 1 || !strings.Contains(text, "pods in namespace models; the role of this service account lacks it") {
 		t.Errorf("the refusal is told %d times:\n%s", n, text)
 	}
