@@ -106,7 +106,7 @@ func meanings() map[string]string {
 		"Config.pickerListeners": "Addresses on which other gateways ask for picks, by the Endpoint Picker Protocol.",
 		"Config.models":          "Names that clients may ask for; at least one if there are listeners.",
 		"Config.routes":          "What is served where; without routes every listener serves every model at the root path. The most specific route wins: exact host before wildcard before none, then the longest path prefix.",
-		"Config.httpRoutes":      "Routes for any HTTP request, by host, path, method, header and query, with the meaning that the Kubernetes Gateway API gives HTTPRoute. What none of them takes is for routes. Where this key is given, even as [], there need be no pools, models and listeners.",
+		"Config.httpRoutes":      "Routes for any HTTP request, by host, path, method, header and query, with the meaning that the Kubernetes Gateway API gives HTTPRoute. The paths of the models' API count as exact paths of routes. What no HTTP route takes is for routes. Where this key is given, even as [], there need be no pools, models and listeners.",
 		"Config.timeouts":        "Time per phase of a request.",
 		"Config.retries":         "Attempts at one request.",
 		"Config.limits":          "What one client can make the gateway hold.",

@@ -63,6 +63,11 @@ func OpOf(path string) Op {
 	return OpOther
 }
 
+// Paths are those that OpOf knows, but for the names below /v1/models.
+func Paths() []string {
+	return []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models"}
+}
+
 // OpUnder is OpOf for a path that may have a prefix, which only the routes of a
 // gateway know.
 func OpUnder(p string) Op {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
 )
 
 // httpTable is the HTTP routes of one section by host.
@@ -34,7 +35,7 @@ type pathTable struct {
 
 // match is one config.HTTPMatch of one rule.
 type match struct {
-	rule    *rule
+	rule    *rule // nil: the path belongs to the routes of models
 	path    config.PathMatch
 	regex   *regexp.Regexp // of the path; nil: no regex
 	method  string
@@ -112,10 +113,35 @@ func (b *builder) httpRoutes() error {
 	}
 	for _, s := range b.table.sites {
 		for _, sec := range s.sections {
+			if len(b.cfg.HTTPRoutes) > 0 && len(b.cfg.Models) > 0 {
+				b.keepModels(sec, order)
+			}
 			sec.http.sort()
 		}
 	}
 	return nil
+}
+
+// keepModels enters the paths at which routes of models answer among the HTTP
+// routes of a section, as exact ones: an HTTP route for / leaves them alone,
+// and one for that very path or a more exact host takes them.
+func (b *builder) keepModels(sec *section, order int) {
+	for _, rt := range sec.routes {
+		host := rt.host
+		if rt.rank() == 1 {
+			host = "*" + host
+		}
+		keep := func(kind, path string) {
+			sec.http.add(host, &match{path: config.PathMatch{Type: kind, Value: rt.prefix + path}, order: order})
+		}
+		for _, path := range llm.Paths() {
+			keep("exact", path)
+		}
+		for path := range b.table.paths {
+			keep("exact", path)
+		}
+		keep("prefix", "/v1/models")
+	}
 }
 
 func (b *builder) attach(a config.Attachment, m *match) {

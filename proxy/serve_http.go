@@ -30,7 +30,8 @@ type outgoing struct {
 	wentOn bool       // 100 was sent
 }
 
-// matchHTTP finds the HTTP route of the request; nil: none takes it.
+// matchHTTP finds the HTTP route of the request; nil: none takes it, or a route
+// of models is the more specific one.
 func (x *exchange) matchHTTP(host string) (*match, *llm.Error) {
 	t := &x.section.http
 	if t.empty() || x.r.Method == http.MethodConnect {
@@ -48,6 +49,9 @@ func (x *exchange) matchHTTP(host string) (*match, *llm.Error) {
 		if second := t.find(host, wire.other, x.r); second != m {
 			return nil, ambiguousPath()
 		}
+	}
+	if m != nil && m.rule == nil {
+		return nil, nil
 	}
 	if m != nil {
 		x.rule, x.http.wire = m.rule, wire
