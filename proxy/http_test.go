@@ -77,6 +77,9 @@ func TestPlainPassThrough(t *testing.T) {
 	if res, _ := r.ask("l", "GET", "two.example", "/", nil); res.StatusCode != 404 {
 		t.Errorf("another host: %d", res.StatusCode)
 	}
+	if res, _ := r.ask("l", "HEAD", "two.example", "/", nil); res.StatusCode != 404 || res.Header.Get("Content-Type") != "" {
+		t.Errorf("HEAD of another host: %d, %v", res.StatusCode, res.Header)
+	}
 	if res, _ := r.ask("l", "HEAD", "one.example", "/", nil); res.StatusCode != 200 || res.ContentLength <= 0 {
 		t.Errorf("HEAD: %d, length %d", res.StatusCode, res.ContentLength)
 	}

@@ -61,6 +61,9 @@ func (x *exchange) reply(e *llm.Error) {
 		}
 	}
 	h.Set("Content-Type", kind)
+	if x.r.Method == http.MethodHead {
+		h.Del("Content-Type") // some clients parse by it what the answer to a HEAD does not carry; RFC 9110 §9.3.2 leaves it open
+	}
 	x.answer(e.Status, body)
 }
 
