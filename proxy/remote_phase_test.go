@@ -432,8 +432,11 @@ func TestPickerIsKilledAgainAndAgain(t *testing.T) {
 		})
 	}
 	for range kills {
+		if t.Failed() {
+			break
+		}
 		before := picked.Load()
-		for end := time.Now().Add(time.Minute); picked.Load() < before+10 && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); picked.Load() < before+10 && time.Now().Before(end) && !t.Failed(); {
 			time.Sleep(time.Millisecond)
 		}
 		p.Stop()
