@@ -141,7 +141,9 @@ func (c *Client) Pick(ctx context.Context, r *epp.Request) (*epp.Result, error) 
 	c.complain(f)
 	var list []string
 	if c.cfg.FailureMode == config.FailOpen {
-		list = c.inTurn(r)
+		if list = c.inTurn(r); len(list) == 0 {
+			f = &Failure{f.Reason, fmt.Errorf("%w; and no member of the pool is ready to serve without it", f.Err)}
+		}
 	}
 	outcome := f.outcome(len(list) > 0)
 	t.failed(f.Reason, f.Err, outcome, list)

@@ -405,7 +405,8 @@ func TestPickerIsKilledAgainAndAgain(t *testing.T) {
 	}
 	p := extproctest.Serve(t, l, script, nil)
 	g := newRig(t, []*httptest.Server{s}, func(y string) string {
-		return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, failureMode: FailOpen, response: {mode: full}, health: {interval: 1s, timeout: 1s}}}", address), 1)
+		return strings.Replace(y, "{profile: round-robin}", fmt.Sprintf("{remote: {address: %q, failureMode: FailOpen, response: {mode: full}, health: {interval: 1s, timeout: 1s}}}", address), 1) +
+			"timeouts: {connect: 1m}\n" // 200 connections at once on a busy machine: a model server that is out would be another story
 	})
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streamsAtOnce}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()

@@ -58,14 +58,17 @@ func (p *phase) extend(now time.Time, limit time.Duration) {
 func (p *phase) stop() { p.timer.Stop() }
 
 func (p *phase) fire() {
-	left := time.Duration(p.deadline.Load()) - time.Since(p.start)
-	if left > 0 {
+	cause := p.cause.Load() // before the deadline, as enter stores them: a new cause has a new deadline
+	end := time.Duration(p.deadline.Load())
+	if left := end - time.Since(p.start); left > 0 {
 		p.timer.Reset(left)
+		if p.deadline.Load() < int64(end) { // enter has set the timer to an earlier end, before or after this did to the later one
+			p.timer.Reset(0)
+		}
 		return
 	}
-	if time.Duration(p.deadline.Load()) >= p.total {
-		p.cancel(*p.over)
-		return
+	if end >= p.total {
+		cause = p.over
 	}
-	p.cancel(*p.cause.Load())
+	p.cancel(*cause)
 }
