@@ -110,11 +110,20 @@ generate: $(CONTROLLER_GEN) ## write the deep copies of api/ and the schemas in 
 	$(call generate,.)
 	cp deploy/crds/*.yaml deploy/helm/penstock/crds/
 
-.PHONY: test-cluster
-test-cluster: prerequisites ## test the controller at a real API server, which the rig brings up (the first build takes minutes)
+# The tests of the controller that need an API server, in a cluster of their own.
+define controller-test
 	@mkdir -p .cache/cluster
 	CGO_ENABLED=0 go test -c -trimpath -tags cluster -o .cache/cluster/controller.test ./kube/controller
-	conformance/rig/rig.sh run --programs coredns --crds deploy/crds -- bash -c 'cd kube/controller && PENSTOCK_TEST_KUBECONFIG="$$KUBECONFIG" ../../.cache/cluster/controller.test -test.run Cluster -test.timeout $(TESTTIMEOUT) $(ARGS)'
+	conformance/rig/rig.sh run --programs coredns --crds deploy/crds -- bash -c 'cd kube/controller && PENSTOCK_TEST_KUBECONFIG="$$KUBECONFIG" ../../.cache/cluster/controller.test -test.v -test.timeout $(TESTTIMEOUT) -test.run $(1)'
+endef
+
+.PHONY: test-cluster
+test-cluster: prerequisites ## test the controller at a real API server, which the rig brings up (the first build takes minutes)
+	$(call controller-test,TestCluster)
+
+.PHONY: bench-cluster
+bench-cluster: prerequisites ## measure the controller with 1,000 routes, 200 pools and 5,000 pods at a real API server
+	$(call controller-test,TestScale)
 
 .PHONY: test-helm
 test-helm: prerequisites ## render the chart and hold it to the types of Kubernetes (a module of its own)

@@ -187,7 +187,7 @@ func (c *cluster) start(p *plane, pool *AddressPool) (stop func()) {
 		Cluster: &Cluster{c.api}, Publisher: p, Namespace: c.namespace, Pool: pool, Elect: true, Lease: 2 * time.Second,
 		Provision: &Provision{Image: "penstock:test", Controller: "controller.example:9443", Audience: xds.Audience, Bundle: func() []byte { return []byte("AUTHORITIES") }, ServiceType: "LoadBalancer", Replicas: 1},
 	}
-	if testing.Verbose() {
+	if os.Getenv("PENSTOCK_TEST_LOG") != "" {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	p.c = New(o)
