@@ -43,6 +43,9 @@ func supportedFeatures() []gatewayv1.SupportedFeature {
 	return out
 }
 
+// parameterKeys are those of a ConfigMap of parameters, for messages.
+const parameterKeys = "replicas, maxReplicas, openPerReplica, serviceType and resources"
+
 // class is a GatewayClass of ours.
 type class struct {
 	params   Parameters
@@ -89,7 +92,7 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 		return Parameters{}, &problem{string(gatewayv1.GatewayReasonInvalidParameters), "parametersRef: " + fmt.Sprintf(format, args...)}
 	}
 	if ref.group != "" || ref.kind != kindConfigMap {
-		return bad("%s of group %q is not supported; refer to a ConfigMap with the keys replicas, maxReplicas, serviceType and resources", ref.kind, ref.group)
+		return bad("%s of group %q is not supported; refer to a ConfigMap with the keys "+parameterKeys, ref.kind, ref.group)
 	}
 	m, ok := x.configMaps[ref.NamespacedName]
 	if !ok {
@@ -104,15 +107,18 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 	for _, key := range keys {
 		value := strings.TrimSpace(m.Data[key])
 		switch key {
-		case "replicas", "maxReplicas":
+		case "replicas", "maxReplicas", "openPerReplica":
 			n, err := strconv.ParseInt(value, 10, 32)
-			if err != nil || n < 0 || n > 10000 {
-				return bad("%s is %q, not a number from 0 to 10000", key, value)
+			if err != nil || n < 0 || n > 100000 {
+				return bad("%s is %q, not a number from 0 to 100000", key, value)
 			}
-			if key == "replicas" {
+			switch key {
+			case "replicas":
 				p.Replicas = new(int32(n))
-			} else {
+			case "maxReplicas":
 				p.MaxReplicas = new(int32(n))
+			default:
+				p.OpenPerReplica = new(int32(n))
 			}
 		case "resources":
 			p.Resources = &corev1.ResourceRequirements{}
@@ -126,7 +132,7 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 			}
 			p.ServiceType = s
 		default:
-			return bad("ConfigMap %s has the key %q, which means nothing; replicas, maxReplicas, serviceType and resources do", ref.NamespacedName, key)
+			return bad("ConfigMap %s has the key %q, which means nothing; "+parameterKeys+" do", ref.NamespacedName, key)
 		}
 	}
 	return p, nil
@@ -146,6 +152,9 @@ func (p Parameters) over(class Parameters) Parameters {
 	}
 	if p.MaxReplicas == nil {
 		p.MaxReplicas = class.MaxReplicas
+	}
+	if p.OpenPerReplica == nil {
+		p.OpenPerReplica = class.OpenPerReplica
 	}
 	if p.ServiceType == "" {
 		p.ServiceType = class.ServiceType

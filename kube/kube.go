@@ -128,6 +128,10 @@ type Infrastructure struct {
 type Parameters struct {
 	Replicas    *int32             // replicas
 	MaxReplicas *int32             // maxReplicas: scaled by load from replicas up to it
+	// OpenPerReplica is how many requests under way (penstock_requests_open) a
+	// process is meant to carry on average, for scaling besides its CPU; 0 and nil:
+	// CPU alone counts.
+	OpenPerReplica *int32
 	ServiceType corev1.ServiceType // serviceType: LoadBalancer, NodePort or ClusterIP; empty: the controller's
 	// Resources of the container (resources, as in a pod, as YAML text); nil: the
 	// controller's.

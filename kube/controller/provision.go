@@ -353,5 +353,15 @@ func (p *Provision) autoscaler(w plan) *autoscalingv2.HorizontalPodAutoscaler {
 			ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(300))},
 		},
 	}
+	if n := w.infra.Parameters.OpenPerReplica; n != nil && *n > 0 {
+		// Long streams keep little of a CPU busy, but memory and connections.
+		a.Spec.Metrics = append(a.Spec.Metrics, autoscalingv2.MetricSpec{
+			Type: autoscalingv2.PodsMetricSourceType,
+			Pods: &autoscalingv2.PodsMetricSource{
+				Metric: autoscalingv2.MetricIdentifier{Name: "penstock_requests_open"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: resource.NewQuantity(int64(*n), resource.DecimalSI)},
+			},
+		})
+	}
 	return a
 }
