@@ -76,6 +76,22 @@ func notPermitted(from, to kindRef) string {
 // bundleReasons are the reasons of a reference to certificate authorities.
 type bundleReasons struct{ kind, ref string }
 
+// bundles are the authorities that a policy names in its own namespace. What
+// cannot be had is left out; the problem is that of the last one.
+func (x *index) bundles(of kindRef, refs []gatewayv1.LocalObjectReference) (texts []string, unresolved *problem) {
+	for _, ref := range refs {
+		text, bad := x.bundle(of, kindRef{string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: of.Namespace, Name: string(ref.Name)}}, bundleReasons{
+			kind: string(gatewayv1.BackendTLSPolicyReasonInvalidKind), ref: string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef),
+		})
+		if bad != nil {
+			unresolved = bad
+			continue
+		}
+		texts = append(texts, text)
+	}
+	return texts, unresolved
+}
+
 // bundle follows a reference to a ConfigMap with certificate authorities.
 func (x *index) bundle(from, to kindRef, why bundleReasons) (string, *problem) {
 	if to.group != "" || to.kind != kindConfigMap {

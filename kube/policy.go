@@ -264,17 +264,9 @@ func (t *translation) pickerTLS(p *poolPolicy) {
 	if spec == nil || spec.Plaintext && spec.CACertificateRefs == nil {
 		return
 	}
-	self := kindRef{v1alpha1.Group, kindGatewayPolicy, nameOf(p)}
-	var bundles []string
-	for _, ref := range spec.CACertificateRefs {
-		text, bad := t.bundle(self, kindRef{string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: p.Namespace, Name: string(ref.Name)}}, bundleReasons{
-			kind: string(gatewayv1.BackendTLSPolicyReasonInvalidKind), ref: string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef),
-		})
-		if bad != nil {
-			p.unresolved = bad
-			continue
-		}
-		bundles = append(bundles, text)
+	bundles, bad := t.bundles(kindRef{v1alpha1.Group, kindGatewayPolicy, nameOf(p)}, spec.CACertificateRefs)
+	if bad != nil {
+		p.unresolved = bad
 	}
 	host := strings.ToLower(string(spec.Hostname))
 	switch {

@@ -90,17 +90,9 @@ func (t *translation) resolveTLSPolicy(p *tlsPolicy) {
 		invalid("validation: set one of caCertificateRefs and wellKnownCACertificates: System")
 		return
 	}
-	self := kindRef{gatewayGroup, kindBackendTLSPolicy, nameOf(p)}
-	var bundles []string
-	for _, ref := range v.CACertificateRefs {
-		text, bad := t.bundle(self, kindRef{string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: p.Namespace, Name: string(ref.Name)}}, bundleReasons{
-			kind: string(gatewayv1.BackendTLSPolicyReasonInvalidKind), ref: string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef),
-		})
-		if bad != nil {
-			p.unresolved = bad
-			continue
-		}
-		bundles = append(bundles, text)
+	bundles, bad := t.bundles(kindRef{gatewayGroup, kindBackendTLSPolicy, nameOf(p)}, v.CACertificateRefs)
+	if bad != nil {
+		p.unresolved = bad
 	}
 	if bundles == nil {
 		p.invalid = &problem{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "no certificate authority is valid: " + p.unresolved.message}
