@@ -126,13 +126,13 @@ type Infrastructure struct {
 // Parameters come from the parametersRef of a Gateway or of its class: a
 // ConfigMap whose keys are named here.
 type Parameters struct {
-	Replicas    *int32             // replicas
-	MaxReplicas *int32             // maxReplicas: scaled by load from replicas up to it
+	Replicas    *int32 // replicas
+	MaxReplicas *int32 // maxReplicas: scaled by load from replicas up to it
 	// OpenPerReplica is how many requests under way (penstock_requests_open) a
 	// process is meant to carry on average, for scaling besides its CPU; 0 and nil:
 	// CPU alone counts.
 	OpenPerReplica *int32
-	ServiceType corev1.ServiceType // serviceType: LoadBalancer, NodePort or ClusterIP; empty: the controller's
+	ServiceType    corev1.ServiceType // serviceType: LoadBalancer, NodePort or ClusterIP; empty: the controller's
 	// Resources of the container (resources, as in a pod, as YAML text); nil: the
 	// controller's.
 	Resources *corev1.ResourceRequirements
