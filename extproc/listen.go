@@ -241,6 +241,10 @@ const (
 	peerAnswer     = 20 * time.Second
 	mostPings      = 5 * time.Second // a peer may ask as often
 	spareStreams   = 1024
+	// connWindow is for the streams of a connection together, window (dial.go)
+	// for each: bytes that a gateway may send unread. Set, they do not grow by
+	// themselves; for that gRPC would send a ping after nearly every message.
+	connWindow = 4 << 20
 	// Goroutines that serve one stream after another: their stacks have grown
 	// already. Streams beyond them have goroutines of their own.
 	streamWorkers = 128
@@ -284,7 +288,7 @@ func (ls *Listeners) open(lc config.PickerListener, limits config.Limits, r *rul
 	}
 	l.grpc = grpc.NewServer(append(l.options(), secure, grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers), grpc.InTapHandle(leashes),
 		grpc.MaxConcurrentStreams(uint32(min(int64(lc.Streams)+spareStreams, math.MaxUint32))), // see Server.Process
-		grpc.MaxRecvMsgSize(l.message))...)
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(connWindow), grpc.MaxRecvMsgSize(l.message))...)
 	extprocv3.RegisterExternalProcessorServer(l.grpc, l.server)
 	healthv1.RegisterHealthServer(l.grpc, &health{server: l.server, may: ls.ready, draining: l.draining, ends: true, watches: &ls.watches})
 	if l.healthSocket != nil {
