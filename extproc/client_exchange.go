@@ -155,9 +155,20 @@ func (x *exchange) ask(timeout time.Duration) error {
 	return err
 }
 
-// send sends headers and body, which needs no answer in between. io.EOF means
-// that the stream has ended, the reason is for await.
+// send sends the request, and says that it was all where the picker is shown
+// nothing of the answer: the picker then ends the stream with its decision, and
+// need not be told to by another frame. io.EOF means that the stream has ended,
+// the reason is for await.
 func (x *exchange) send() error {
+	err := x.sendRequest()
+	if err == nil && x.c.cfg.Response.Mode == config.ResponseOff {
+		err = x.stream.CloseSend()
+	}
+	return err
+}
+
+// sendRequest sends headers and body, which needs no answer in between.
+func (x *exchange) sendRequest() error {
 	path := x.q.r.Path
 	h := &extprocv3.HttpHeaders{
 		Headers:     headerMap(x.q.sent, ":method", x.q.r.Method, ":path", path, ":authority", x.q.r.Host, ":scheme", "http", "x-request-id", x.q.r.ID),

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -249,6 +251,48 @@ func TestPickWithoutReplicas(t *testing.T) {
 	}
 	if first[0] == first[1] || first[0] != first[2] {
 		t.Errorf("not in turn: %v", first)
+	}
+}
+
+// Without a response phase the picker is told that the request is all, so that
+// it may wait for that.
+func TestRequestIsAll(t *testing.T) {
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	extprocv3.RegisterExternalProcessorServer(s, tillEnd{})
+	go s.Serve(socket)
+	t.Cleanup(s.Stop)
+	c := client(t, fmt.Sprintf("address: %q, response: {mode: off}, timeout: 10s", socket.Addr()))
+	c.Start()
+	t.Cleanup(c.Close)
+	for _, n := range []int{0, 2, 200_000} {
+		res, err := c.Pick(t.Context(), extproc.Question(make([]byte, n)))
+		if err != nil {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		if res.Denial == nil || res.Denial.Status != 429 {
+			t.Errorf("%d bytes: %+v", n, res)
+		}
+	}
+}
+
+// tillEnd is a picker that refuses when the stream has been half-closed.
+type tillEnd struct {
+	extprocv3.UnimplementedExternalProcessorServer
+}
+
+func (tillEnd) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
+	for {
+		switch _, err := g.Recv(); {
+		case err == io.EOF:
+			return g.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+				ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: 429}}}})
+		case err != nil:
+			return err
+		}
 	}
 }
 
