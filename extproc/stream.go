@@ -495,7 +495,8 @@ func eligible(members []*pool.Member, subset []string) []string {
 // proceed answers a request that goes to an endpoint.
 func (x *stream) proceed(by ending, body, replaced []byte, decoded bool) error {
 	endpoints := strings.Join(x.named, ",")
-	edits := &mutation{}
+	head := &headAnswer{}
+	edits := &head.edits
 	edits.apply(x.pick.Header)
 	edits.set(HeaderEndpoint, endpoints)
 	if x.made {
@@ -507,20 +508,20 @@ func (x *stream) proceed(by ending, body, replaced []byte, decoded bool) error {
 			edits.remove("content-encoding")
 		}
 	}
-	head := &extprocv3.CommonResponse{HeaderMutation: edits.proto(), ClearRouteCache: true}
-	answer := &extprocv3.ProcessingResponse{DynamicMetadata: lbMetadata(HeaderEndpoint, endpoints)}
+	head.common.ClearRouteCache = true
+	answer := head.seal(true)
+	answer.DynamicMetadata = lbMetadata(HeaderEndpoint, endpoints)
 	switch buffered := x.askMode == modeBuffered || x.askMode == modePartial; {
 	case buffered && by == endBody:
 		if replaced != nil {
-			head.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: replaced}}
+			head.common.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: replaced}}
 		}
-		answer.Response = &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: head}}
+		answer.Response = &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &head.common}}
 		return x.send(answer)
 	case buffered && by == endTrailers: // a request without a body: the headers have gone
 		answer.Response = &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}
 		return x.send(answer)
 	}
-	answer.Response = &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: head}}
 	if err := x.send(answer); err != nil || by == endHeaders {
 		return err
 	}

@@ -195,6 +195,31 @@ func (m *mutation) put(name, value string, appends bool) {
 	m.edits.SetHeaders = append(m.edits.SetHeaders, &o.option)
 }
 
+// headAnswer is an answer to headers with all that is around it, one
+// allocation. Who makes one fills edits, and seals it before it is sent.
+type headAnswer struct {
+	message  extprocv3.ProcessingResponse
+	request  extprocv3.ProcessingResponse_RequestHeaders
+	response extprocv3.ProcessingResponse_ResponseHeaders
+	headers  extprocv3.HeadersResponse
+	common   extprocv3.CommonResponse
+	edits    mutation
+}
+
+// seal makes the message of the answer.
+func (a *headAnswer) seal(ofRequest bool) *extprocv3.ProcessingResponse {
+	a.common.HeaderMutation = a.edits.proto()
+	a.headers.Response = &a.common
+	if ofRequest {
+		a.request.RequestHeaders = &a.headers
+		a.message.Response = &a.request
+	} else {
+		a.response.ResponseHeaders = &a.headers
+		a.message.Response = &a.response
+	}
+	return &a.message
+}
+
 // streamedMessage is a chunk of a body with all that is around it, one
 // allocation.
 type streamedMessage struct {

@@ -56,7 +56,8 @@ func (x *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 	// Headers over the limit are the gateway's affair: they pass, unread.
 	f, _ := readFields(h.GetHeaders(), int(x.rules.limits.Headers))
 	x.status = f.status
-	edits := &mutation{}
+	head := &headAnswer{}
+	edits := &head.edits
 	if x.picked() {
 		x.attribute()
 		if o := x.pick.Observer; o != nil {
@@ -78,9 +79,7 @@ func (x *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 			edits.noLength() // the name that goes back may have another length
 		}
 	}
-	err := x.send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{
-		ResponseHeaders: &extprocv3.HeadersResponse{Response: &extprocv3.CommonResponse{HeaderMutation: edits.proto()}},
-	}})
+	err := x.send(head.seal(false))
 	if err == nil && h.GetEndOfStream() {
 		x.finish(nil)
 	}

@@ -107,8 +107,19 @@ func bracketed(endpoint string) string {
 
 // lbMetadata is dynamic metadata that sets one text in envoy.lb.
 func lbMetadata(key, value string) *structpb.Struct {
-	inner := &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{namespaceLB: structpb.NewStructValue(inner)}}
+	m := &struct { // one allocation, but for the maps
+		outer, inner structpb.Struct
+		space, text  structpb.Value
+		ofSpace      structpb.Value_StructValue
+		ofText       structpb.Value_StringValue
+	}{}
+	m.ofText.StringValue = value
+	m.text.Kind = &m.ofText
+	m.inner.Fields = map[string]*structpb.Value{key: &m.text}
+	m.ofSpace.StructValue = &m.inner
+	m.space.Kind = &m.ofSpace
+	m.outer.Fields = map[string]*structpb.Value{namespaceLB: &m.space}
+	return &m.outer
 }
 
 // lbText is the text under a key of envoy.lb in dynamic metadata; "" if there
