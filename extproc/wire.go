@@ -48,23 +48,42 @@ func chunks(body []byte, yield func(part []byte, last bool) bool) {
 // headerMap turns fields into their form on the wire: names in lower case,
 // values as raw bytes, pseudo fields (name and value in turn) first.
 func headerMap(h http.Header, pseudo ...string) *corev3.HeaderMap {
-	n := len(pseudo) / 2
-	for _, values := range h {
-		n += len(values)
+	n, named, valued := len(pseudo)/2, 0, 0
+	for i, s := range pseudo {
+		valued += i % 2 * len(s)
 	}
-	// One allocation each for all values and for the list.
-	values := make([]corev3.HeaderValue, n)
+	for name, values := range h {
+		n, named = n+len(values), named+len(name)
+		for _, value := range values {
+			valued += len(value)
+		}
+	}
+	// One allocation each for the list, for what it points to, and for the bytes
+	// of all names and of all values.
+	var names strings.Builder
+	names.Grow(named)
+	values, raw := make([]corev3.HeaderValue, n), make([]byte, 0, valued)
 	list := make([]*corev3.HeaderValue, 0, n)
 	add := func(name, value string) {
 		v := &values[len(list)]
-		v.Key, v.RawValue = name, []byte(value)
+		at := len(raw)
+		raw = append(raw, value...)
+		v.Key, v.RawValue = name, raw[at:len(raw):len(raw)]
 		list = append(list, v)
 	}
 	for i := 0; i+1 < len(pseudo); i += 2 {
 		add(pseudo[i], pseudo[i+1])
 	}
 	for name, fields := range h {
-		name = strings.ToLower(name)
+		at := names.Len()
+		for i := range len(name) {
+			c := name[i]
+			if 'A' <= c && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			names.WriteByte(c)
+		}
+		name = names.String()[at:]
 		for _, value := range fields {
 			add(name, value)
 		}
