@@ -212,15 +212,14 @@ func (g *gateway) bound(cfg *config.Config, err error) error {
 	}
 	if key == "admin.address" {
 		try += `, or admin: {address: "off"}`
-		if cfg.Admin.Address == defaultAdmin {
-			try += "; " + defaultAdmin + " is the default, also of another penstock on this machine"
+		usual := &config.Config{}
+		usual.SetDefaults()
+		if cfg.Admin.Address == usual.Admin.Address {
+			try += "; " + usual.Admin.Address + " is the default, also of another penstock on this machine"
 		}
 	}
 	return fmt.Errorf("%w; %s", err, try)
 }
-
-// defaultAdmin is the default of admin.address.
-const defaultAdmin = "127.0.0.1:9901"
 
 // apply builds every part of cfg, which may fail and then changes nothing, and
 // swaps all of them in, which cannot fail.
