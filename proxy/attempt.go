@@ -177,7 +177,8 @@ func (x *exchange) outcomeOf(status int) pool.Outcome {
 
 // next is the member to try: the next of the picker's list that the pool has
 // at this moment, then a new pick, then, if the picker names nobody of the
-// pool, a ready member in turn.
+// pool, a ready member in turn. A pick was counted when it was made, and is not
+// again if all that it named have left the pool since; refusedPick tells of them.
 func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 	p := x.target.backend.Pool
 	if x.target.plain {
@@ -203,14 +204,14 @@ func (x *exchange) next(tried []string) (*pool.Member, *llm.Error) {
 		}
 	}
 	if x.target.reject {
-		x.outcome("refused-invalid-pick")
+		x.record.PickOutcome = "refused-invalid-pick"
 		return nil, llm.Unavailable("the endpoint picker named no member of the pool", time.Second)
 	}
 	if m := x.target.inTurn(tried, pool.Returning); m != nil {
-		x.outcome("fallback-invalid-pick")
+		x.record.PickOutcome = "fallback-invalid-pick"
 		return m, nil
 	}
-	x.outcome("fallback-none-ready")
+	x.record.PickOutcome = "fallback-none-ready"
 	return nil, llm.Unavailable("no member of the pool is ready", time.Second)
 }
 
@@ -267,15 +268,6 @@ func (x *exchange) ask(tried []string) *llm.Error {
 		x.record.Picked = res.Endpoints[0]
 	}
 	return nil
-}
-
-// outcome notes that the gateway decided in the picker's place. It is counted
-// unless the pick was counted so.
-func (x *exchange) outcome(reason string) {
-	if x.pick == nil || x.pick.Reason != reason {
-		x.server.picks.Count(x.target.pool, reason)
-	}
-	x.record.PickOutcome = reason
 }
 
 // inTurn is a member by round robin that is in no worse a state, nil if there is

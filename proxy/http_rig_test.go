@@ -46,7 +46,7 @@ func newHTTPRig(t testing.TB, text string, servers map[string][]*httptest.Server
 	t.Helper()
 	r := &httpRig{t: t, reg: prometheus.NewRegistry(), pools: map[string]*pool.Pool{}, backend: map[string]proxy.Backend{}}
 	r.server = proxy.New(proxy.Options{
-		Metrics: proxy.NewInstruments(r.reg), Picks: epp.NewInstruments(r.reg),
+		Metrics: proxy.NewInstruments(r.reg),
 		Records: func(rec *usage.Record) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -38,7 +38,6 @@ type Backend struct {
 type Options struct {
 	Log     *slog.Logger
 	Metrics *Instruments        // nil: none
-	Picks   *epp.Instruments    // counts the fallback picks beside the scheduler's own; nil: none
 	Records func(*usage.Record) // takes the record of each request, must not block; nil: none
 }
 
@@ -46,7 +45,6 @@ type Options struct {
 type Server struct {
 	log     *slog.Logger
 	metrics *Instruments
-	picks   *epp.Instruments
 	records func(*usage.Record)
 
 	table    atomic.Pointer[table]
@@ -77,7 +75,7 @@ func New(o Options) *Server {
 		o.Records = func(*usage.Record) {}
 	}
 	s := &Server{
-		log: o.Log, metrics: o.Metrics, picks: o.Picks, records: o.Records,
+		log: o.Log, metrics: o.Metrics, records: o.Records,
 		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })

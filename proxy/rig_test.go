@@ -72,7 +72,7 @@ models:
 	r := &rig{t: t, cfg: cfg, reg: prometheus.NewRegistry()}
 	r.picks = epp.NewInstruments(r.reg)
 	r.server = proxy.New(proxy.Options{
-		Metrics: proxy.NewInstruments(r.reg), Picks: r.picks,
+		Metrics: proxy.NewInstruments(r.reg),
 		Records: func(rec *usage.Record) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -146,7 +146,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.proxy = proxy.New(proxy.Options{
-		Log: log, Metrics: proxy.NewInstruments(reg), Picks: g.pickMetrics,
+		Log: log, Metrics: proxy.NewInstruments(reg),
 		Records: func(r *usage.Record) { g.records.Load().Emit(r) },
 	})
 	return g
