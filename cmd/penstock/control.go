@@ -71,6 +71,7 @@ func (f *gatewayFlags) run(ctx context.Context, release func()) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	defer holdFloor()()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)

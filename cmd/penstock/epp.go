@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -56,13 +55,6 @@ const (
 	metricsPort = 9090
 )
 
-// heapFloor counts as live memory of a picker, in bytes. It is never touched,
-// and so no memory is used for it; but garbage of that size may come together
-// before it is collected. A picker has little that lives and makes some 20 KB of
-// garbage a decision: every 200 decisions a collection would cost a fifth of all
-// that it does.
-const heapFloor = 32 << 20
-
 func newEPPCommand() *cobra.Command {
 	f := &eppFlags{}
 	cmd := &cobra.Command{
@@ -93,8 +85,6 @@ that is set), stops accepting and lets open streams end.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			f.set = cmd.Flags()
-			floor := make([]byte, heapFloor)
-			defer runtime.KeepAlive(floor)
 			return f.run(ctx, stop)
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -98,8 +99,22 @@ func watchFile(path string) func(context.Context, func()) {
 	return func(ctx context.Context, changed func()) { config.Watch(ctx, path, changed) }
 }
 
+// heapFloor counts as live memory, in bytes. It is never touched, and so takes
+// none; but garbage of that size may come together before it is collected. A
+// gateway or picker has little that lives and makes 20 to 40 KB of garbage a
+// request: collected every 200 requests or so, that would cost a fifth of its
+// CPU.
+const heapFloor = 32 << 20
+
+// holdFloor puts the floor under the heap of this process until release.
+func holdFloor() (release func()) {
+	floor := make([]byte, heapFloor)
+	return func() { runtime.KeepAlive(floor) }
+}
+
 // run serves until ctx ends, then drains. release gives the signals back.
 func (p *process) run(ctx context.Context, release func()) error {
+	defer holdFloor()()
 	var level slog.LevelVar
 	hup := make(chan os.Signal, 1) // before anything slow: unhandled it ends the process
 	signal.Notify(hup, syscall.SIGHUP)
