@@ -281,6 +281,7 @@ func TestCluster(t *testing.T) {
 	c.idle(p)
 	c.repaired(name)
 	c.listener(name)
+	c.again(name)
 
 	// What runs is left alone when the controller goes, and is taken up again.
 	stop()
@@ -462,5 +463,63 @@ func (c *cluster) listener(name types.NamespacedName) {
 	c.until("the Gateway is programmed in its new generation", func() (string, bool) {
 		now := c.condition("public", "Programmed")
 		return now, strings.HasPrefix(now, "True")
+	})
+}
+
+// again: an object that comes at once after one of the same name is another one.
+func (c *cluster) again(name types.NamespacedName) {
+	c.Helper()
+	route, pool, gateway := &gatewayv1.HTTPRoute{}, &infv1.InferencePool{}, &gatewayv1.Gateway{}
+	remade := func(gvr schema.GroupVersionResource, of string, o object, clear func()) {
+		at := types.NamespacedName{Namespace: c.namespace, Name: of}
+		if err := c.get(context.Background(), gvr, at, o); err != nil {
+			c.Fatal(err)
+		}
+		o.SetUID("")
+		o.SetResourceVersion("")
+		clear()
+		if err := c.remove(context.Background(), gvr, at, ""); err != nil {
+			c.Fatal(err)
+		}
+		if err := c.create(context.Background(), gvr, o, o); err != nil {
+			c.Fatal(err)
+		}
+	}
+	pools := schema.GroupVersion(infv1.GroupVersion).WithResource("inferencepools")
+	for range 10 {
+		remade(gateways("httproutes"), "llama", route, func() { route.Status = gatewayv1.HTTPRouteStatus{} })
+		remade(pools, "llama", pool, func() { pool.Status = infv1.InferencePoolStatus{} })
+		c.until("route and pool that came again have their status", func() (string, bool) {
+			r, p := &gatewayv1.HTTPRoute{}, &infv1.InferencePool{}
+			if err := c.get(context.Background(), gateways("httproutes"), nameOf(route), r); err != nil {
+				return err.Error(), false
+			}
+			if err := c.get(context.Background(), pools, nameOf(pool), p); err != nil {
+				return err.Error(), false
+			}
+			return fmt.Sprintf("%d and %d parents", len(r.Status.Parents), len(p.Status.Parents)), len(r.Status.Parents) == 1 && len(p.Status.Parents) == 1
+		})
+	}
+	remade(gateways("gateways"), "public", gateway, func() { gateway.Status = gatewayv1.GatewayStatus{} })
+	c.until("the Gateway that came again is programmed", func() (string, bool) {
+		now := c.condition("public", "Programmed")
+		return now, strings.HasPrefix(now, "True")
+	})
+	// What belonged to the old one is collected by the cluster, at its own pace.
+	owned := 0
+	c.until("all that is provisioned belongs to the new Gateway", func() (string, bool) {
+		for _, gvr := range provisioned()[:5] {
+			o := sampleOf(gvr)
+			if err := c.get(context.Background(), gvr, name, o); err != nil {
+				owned = 0
+				return err.Error(), false
+			}
+			if r := o.GetOwnerReferences(); len(r) != 1 || r[0].UID != gateway.GetUID() || o.GetDeletionTimestamp() != nil {
+				owned = 0
+				return fmt.Sprintf("%s: %v, deleted %v", gvr.Resource, r, o.GetDeletionTimestamp()), false
+			}
+		}
+		owned++
+		return "", owned > 500
 	})
 }

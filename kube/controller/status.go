@@ -67,14 +67,15 @@ func newStatusWriter(c *Controller) *statusWriter {
 }
 
 // want takes the statuses of a translation. Those of objects that it does not
-// tell of are left as they are.
+// tell of are left as they are. An object of another version is looked at again:
+// it may be another one of the same name.
 func (w *statusWriter) want(all []*kube.Status) {
 	w.mu.Lock()
 	next := make(map[key]*kube.Status, len(all))
 	for _, s := range all {
 		k := key{s.Kind, s.NamespacedName}
 		next[k] = s
-		if old := w.settled[k]; old.status == nil || !reflect.DeepEqual(old.status, s) {
+		if old := w.settled[k]; old.status == nil || !reflect.DeepEqual(old.status, s) || old.version != w.version(k) {
 			w.looking[k] = true
 		} else {
 			w.settled[k] = settled{s, old.version}
@@ -226,6 +227,22 @@ func (w *statusWriter) settle(k key, s *kube.Status, version string) {
 
 // watched is a copy of an object as it was watched; nil: it is gone.
 func (w *statusWriter) watched(k key) object {
+	if o := w.cached(k); o != nil {
+		return o.DeepCopyObject().(object)
+	}
+	return nil
+}
+
+// version is the resourceVersion of an object as it was watched.
+func (w *statusWriter) version(k key) string {
+	if o := w.cached(k); o != nil {
+		return o.GetResourceVersion()
+	}
+	return ""
+}
+
+// cached is an object as it was watched, which is shared; nil: it is gone.
+func (w *statusWriter) cached(k key) object {
 	ix := w.c.caches.indexer(k.kind)
 	if ix == nil {
 		return nil
@@ -238,5 +255,5 @@ func (w *statusWriter) watched(k key) object {
 	if err != nil || !ok {
 		return nil
 	}
-	return o.(object).DeepCopyObject().(object)
+	return o.(object)
 }
