@@ -129,6 +129,13 @@ bench-cluster: prerequisites ## measure the controller with 1,000 routes, 200 po
 test-helm: prerequisites ## render the chart and hold it to the types of Kubernetes (a module of its own)
 	cd deploy/helmtest && go vet ./... && go test ./...
 
+.PHONY: test-manifests
+test-manifests: prerequisites ## have a real API server check the manifests, the examples and the rendered chart, without making anything of them
+	rm -rf .cache/manifests && mkdir -p .cache/manifests .cache/conformance
+	cd deploy/helmtest && go vet ./... && go test -count=1 . -keep $(CURDIR)/.cache/manifests
+	cd conformance/suites && GOFLAGS= GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/.cache/conformance/prepare ./prepare
+	conformance/rig/rig.sh run --programs coredns --crds deploy/crds -- .cache/conformance/prepare -dry-run deploy/manifests deploy/examples examples/kubernetes .cache/manifests
+
 # Without the tool (no network, first run) the check is skipped aloud; in CI
 # that is a failure.
 .PHONY: generate-check

@@ -7,6 +7,7 @@
 package helmtest_test
 
 import (
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"maps"
@@ -31,7 +32,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "rewrite deploy/manifests")
+var (
+	update = flag.Bool("update", false, "rewrite deploy/manifests")
+	keep   = flag.String("keep", "", "folder to leave in what is rendered, for an API server to look at: make test-manifests")
+)
 
 const (
 	chartDir  = "../helm/penstock"
@@ -63,6 +67,12 @@ func render(values string) (string, error) {
 		text := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(files[name]), "---"))
 		if strings.HasSuffix(name, ".yaml") && text != "" {
 			out.WriteString("---\n" + text + "\n")
+		}
+	}
+	if *keep != "" {
+		name := fmt.Sprintf("%x.yaml", sha256.Sum256([]byte(values)))
+		if err := os.WriteFile(filepath.Join(*keep, name), []byte("# values: "+strings.ReplaceAll(values, "\n", "\n# ")+"\n"+out.String()), 0o644); err != nil {
+			return "", err
 		}
 	}
 	return out.String(), nil

@@ -5,6 +5,9 @@
 // waits until a GatewayClass is accepted:
 //
 //	prepare [-class NAME] [-timeout 2m] FILE_OR_FOLDER...
+//
+// With -dry-run the API server checks them, strictly, and nothing but their
+// namespaces is made; kinds that it does not know are named and left out.
 package main
 
 import (
@@ -29,17 +32,21 @@ import (
 
 func main() {
 	class := flag.String("class", "penstock", "the GatewayClass to wait for; empty: none")
+	dry := flag.Bool("dry-run", false, "have the API server check the objects, and make nothing but their namespaces")
 	timeout := flag.Duration("timeout", 2*time.Minute, "the longest wait")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
-	if err := prepare(ctx, *class, flag.Args()); err != nil {
+	if *dry {
+		*class = ""
+	}
+	if err := prepare(ctx, *class, *dry, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "prepare:", err)
 		os.Exit(1)
 	}
 }
 
-func prepare(ctx context.Context, class string, paths []string) error {
+func prepare(ctx context.Context, class string, dry bool, paths []string) error {
 	cfg, err := config.GetConfig()
 	if err != nil {
 		return err
@@ -62,7 +69,11 @@ func prepare(ctx context.Context, class string, paths []string) error {
 			slices.Sort(files)
 		}
 		for _, file := range files {
-			if err := apply(ctx, c, file); err != nil {
+			do := apply
+			if dry {
+				do = check
+			}
+			if err := each(file, func(o *unstructured.Unstructured) error { return do(ctx, c, o) }); err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}
 		}
@@ -73,9 +84,8 @@ func prepare(ctx context.Context, class string, paths []string) error {
 	return accepted(ctx, c, class)
 }
 
-// apply applies every object of a file. One whose kind has just been defined may
-// not be served yet: it is tried again until ctx ends.
-func apply(ctx context.Context, c client.Client, file string) error {
+// each calls do with every object of a file.
+func each(file string, do func(*unstructured.Unstructured) error) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -91,16 +101,45 @@ func apply(ctx context.Context, c client.Client, file string) error {
 		if len(object.Object) == 0 {
 			continue
 		}
-		for {
-			err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("prepare"), client.ForceOwnership)
-			if err == nil {
-				break
-			}
-			if !meta.IsNoMatchError(err) || !pause(ctx) {
-				return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
-			}
+		if err := do(object); err != nil {
+			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
+}
+
+const owner = client.FieldOwner("prepare")
+
+// apply makes or changes an object. One whose kind has just been defined may not
+// be served yet: it is tried again until ctx ends.
+func apply(ctx context.Context, c client.Client, object *unstructured.Unstructured) error {
+	for {
+		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), owner, client.ForceOwnership)
+		if err == nil || !meta.IsNoMatchError(err) || !pause(ctx) {
+			return err
+		}
+	}
+}
+
+// check has the API server say whether it would take an object.
+func check(ctx context.Context, c client.Client, object *unstructured.Unstructured) error {
+	if name := object.GetNamespace(); name != "" {
+		namespace := &unstructured.Unstructured{}
+		namespace.SetAPIVersion("v1")
+		namespace.SetKind("Namespace")
+		namespace.SetName(name)
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(namespace), owner); err != nil {
+			return err
+		}
+	}
+	err := c.Patch(ctx, object, client.Apply, owner, client.ForceOwnership, client.DryRunAll, client.FieldValidation("Strict"))
+	if meta.IsNoMatchError(err) {
+		fmt.Printf("not checked: %s %s of %s, which this cluster does not know\n", object.GetKind(), object.GetName(), object.GetAPIVersion())
+		return nil
+	}
+	if err == nil {
+		fmt.Printf("taken: %s %s\n", object.GetKind(), object.GetName())
+	}
+	return err
 }
 
 func accepted(ctx context.Context, c client.Client, name string) error {
