@@ -196,7 +196,12 @@ func (t *translation) missingPool(name types.NamespacedName) *backend {
 	key := long(name.Namespace, name.Name, "missing")
 	b, ok := t.backends[key]
 	if !ok {
-		b = &backend{pool: config.Pool{Name: key, Members: config.Members{External: true}, Metrics: config.Metrics{Off: true}, Picker: config.PickerRef{Profile: "default"}}}
+		b = &backend{
+			pool: config.Pool{Name: key, Members: config.Members{External: true}, Metrics: config.Metrics{Off: true}, Picker: config.PickerRef{Profile: "default"}},
+			// It selects nothing, so that the set is known to be empty: a configuration
+			// waits for sets that are not known.
+			sources: []*Source{{Set: key, Namespace: name.Namespace}},
+		}
 		t.backends[key] = b
 	}
 	return b

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/golden"
 	"github.com/penstock/penstock/kube"
 )
@@ -123,6 +124,24 @@ func valid(t testing.TB, g *kube.Gateway) {
 			t.Errorf("Gateway %s: two sources of set %q", g.NamespacedName, s.Set)
 		}
 		sets[s.Set] = true
+	}
+	// A configuration is withheld until every set of it is known.
+	wanted := func(name string) {
+		if !sets[name] {
+			t.Errorf("Gateway %s: nothing says where the members of set %q come from", g.NamespacedName, name)
+		}
+		delete(sets, name)
+	}
+	for _, p := range g.Config.Pools {
+		if p.Members.External {
+			wanted(p.Name)
+		}
+		if r := p.Picker.Remote; r != nil && r.External {
+			wanted(config.PickerSet(p.Name))
+		}
+	}
+	for name := range sets {
+		t.Errorf("Gateway %s: set %q belongs to no pool", g.NamespacedName, name)
 	}
 }
 

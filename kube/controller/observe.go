@@ -92,10 +92,13 @@ func programmed(g *gatewayv1.Gateway) bool {
 // refuses it. waiting says that this is as it was before, and that an answer is
 // still to be expected.
 func (t *term) readiness(name types.NamespacedName, s *served) (ready bool, refused string, waiting bool) {
-	p := progressOf(t.c.o.Publisher.Status(xds.Gateway(name)))
+	status := t.c.o.Publisher.Status(xds.Gateway(name))
+	p := progressOf(status)
 	switch {
 	case s.fault != "":
 		return false, s.fault, false
+	case len(status.Waiting) > 0 && time.Since(s.since) >= s.patience:
+		return false, "the configuration is withheld: nothing is known yet of the members of " + strings.Join(status.Waiting, ", "), false
 	case p.refused > 0:
 		return false, fmt.Sprintf("%d of %d processes refuse the configuration: %s", p.refused, p.refused+p.current+p.behind, p.fault), false
 	case p.current > 0:
