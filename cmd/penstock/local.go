@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/penstock/penstock/admin"
 	"github.com/penstock/penstock/config"
@@ -34,6 +36,7 @@ type clusterFlags struct {
 	kubeconfig string
 	pool       string
 	addresses  []string
+	service    string
 	ops        string
 	level      string
 	format     string
@@ -54,13 +57,21 @@ func (f *clusterFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	local := &controller.Local{Addresses: f.hosts()}
+	if f.service != "" {
+		namespace, name, ok := strings.Cut(f.service, "/")
+		if !ok || namespace == "" || name == "" {
+			return usageError("--service %q is not namespace/name", f.service)
+		}
+		local.Service = types.NamespacedName{Namespace: namespace, Name: name}
+	}
 	log.Info("starting", "version", version, "server", cluster.Host())
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	planes := &localPlanes{log: log, own: reg, planes: map[xds.Gateway]*localPlane{}}
 	c := controller.New(controller.Options{
 		Cluster: cluster, Publisher: planes, Log: log, Metrics: controller.NewInstruments(reg), Pool: pool, Check: checkPickers,
-		Local: &controller.Local{Addresses: f.hosts()},
+		Local: local,
 		Admin: "off", Ops: "off", // the process has one of its own for all Gateways
 	})
 	planes.replied = c.Replied
@@ -137,17 +148,65 @@ func (l *localPlanes) Publish(g xds.Gateway, cfg *config.Config) error {
 		return nil
 	}
 	p.newest, p.refusal = version, ""
+	l.apply(g, p, cfg)
+	return nil
+}
+
+// localRetry is when a configuration that could not be applied is tried again:
+// a port may be free by then.
+const localRetry = 2 * time.Second
+
+// apply puts the newest configuration of a plane in force, or says why it cannot
+// and tries again. The caller holds p.mu.
+func (l *localPlanes) apply(g xds.Gateway, p *localPlane, cfg *config.Config) {
 	err := cfg.Validate()
 	if problems := checkPickers(cfg); err == nil && len(problems) > 0 {
 		err = config.Problems(problems)
 	}
-	if err = p.gateway.reload(cfg, err); err != nil {
-		p.gateway.log.Error("configuration refused; the old one stays", "error", err)
-		p.refusal = err.Error()
-	} else {
-		p.version = version
+	if err == nil {
+		err = l.taken(g, cfg)
 	}
-	l.replied(g)
+	before := p.refusal
+	if err = p.gateway.reload(cfg, err); err == nil {
+		p.version, p.refusal = p.newest, ""
+	} else if p.refusal = err.Error(); p.refusal != before {
+		p.gateway.log.Error("configuration refused; the old one stays", "error", err)
+	}
+	if p.refusal != before || err == nil {
+		l.replied(g)
+	}
+	if err == nil {
+		return
+	}
+	version := p.newest
+	time.AfterFunc(localRetry, func() {
+		l.mu.Lock()
+		here := l.planes[g] == p
+		l.mu.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if here && p.newest == version && p.version != version {
+			l.apply(g, p, cfg)
+		}
+	})
+}
+
+// taken says whose an address is that a listener of cfg needs: without addresses
+// of their own Gateways share those of the machine, and a port is for one.
+func (l *localPlanes) taken(g xds.Gateway, cfg *config.Config) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for other, p := range l.planes {
+		theirs := p.gateway.cfg.Load()
+		if other == g || theirs == nil {
+			continue
+		}
+		for _, mine := range cfg.Listeners {
+			if slices.ContainsFunc(theirs.Listeners, func(o config.Listener) bool { return o.Address == mine.Address }) {
+				return fmt.Errorf("%s is served for Gateway %s already, and a port of this machine is for one Gateway; use another port, put the listeners into one Gateway, or give Gateways addresses of their own (--address-pool)", mine.Address, other)
+			}
+		}
+	}
 	return nil
 }
 

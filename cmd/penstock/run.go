@@ -70,6 +70,7 @@ interface, which suits a single Gateway.`,
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "with --kubernetes: `file` that says how to reach the API server; empty: $KUBECONFIG, or as a pod is told")
 	flags.StringVar(&cluster.pool, "address-pool", "", "with --kubernetes: `CIDR` of addresses of this machine, of which each Gateway gets one to listen on")
 	flags.StringSliceVar(&cluster.addresses, "address", nil, "with --kubernetes and no --address-pool: `address` by which clients reach this machine; may be repeated")
+	flags.StringVar(&cluster.service, "service", "", "with --kubernetes: `namespace/name` of the Service by which clients reach this process; Gateways have its address, in place of --address")
 	flags.StringVar(&cluster.ops, "ops", ":9902", "with --kubernetes or -f: `address` of /metrics, /healthz and /readyz; off: none; with -f that is the default")
 	flags.StringVar(&cluster.level, "log-level", "info", "with --kubernetes or -f: debug, info, warn or error")
 	flags.StringVar(&cluster.format, "log-format", "text", "with --kubernetes or -f: text or json")

@@ -25,6 +25,9 @@ type Local struct {
 	// Addresses by which clients reach this machine, where there is no pool of
 	// addresses.
 	Addresses []string
+	// Service by which clients reach this process, in place of Addresses; none: its
+	// name is empty.
+	Service types.NamespacedName
 }
 
 func nameOf(o metav1.Object) types.NamespacedName {
@@ -138,6 +141,9 @@ func progressOf(s xds.GatewayStatus) (p progress) {
 
 // service is the Service of a Gateway's processes.
 func (t *term) service(g *gatewayv1.Gateway) *corev1.Service {
+	if local := t.c.o.Local; local != nil {
+		return find[corev1.Service](t.c.caches, "Service", local.Service)
+	}
 	if t.c.o.Provision == nil {
 		return nil
 	}
@@ -164,7 +170,7 @@ func (t *term) addresses(g *gatewayv1.Gateway, to *kube.Observed) {
 		}
 		return
 	}
-	if local := t.c.o.Local; local != nil {
+	if local := t.c.o.Local; local != nil && local.Service.Name == "" {
 		for _, a := range local.Addresses {
 			add(gatewayv1.IPAddressType, a)
 		}
