@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/penstock/penstock/admin"
 	"github.com/penstock/penstock/config"
@@ -59,11 +58,10 @@ func (f *clusterFlags) run(ctx context.Context) error {
 	}
 	local := &controller.Local{Addresses: f.hosts()}
 	if f.service != "" {
-		namespace, name, ok := strings.Cut(f.service, "/")
-		if !ok || namespace == "" || name == "" {
+		var ok bool
+		if local.Namespace, local.Service, ok = strings.Cut(f.service, "/"); !ok || local.Namespace == "" || local.Service == "" {
 			return usageError("--service %q is not namespace/name", f.service)
 		}
-		local.Service = types.NamespacedName{Namespace: namespace, Name: name}
 	}
 	log.Info("starting", "version", version, "server", cluster.Host())
 	reg := prometheus.NewRegistry()

@@ -25,9 +25,9 @@ type Local struct {
 	// Addresses by which clients reach this machine, where there is no pool of
 	// addresses.
 	Addresses []string
-	// Service by which clients reach this process, in place of Addresses; none: its
-	// name is empty.
-	Service types.NamespacedName
+	// Namespace and name of the Service by which clients reach this process, in
+	// place of Addresses; empty: there is none.
+	Namespace, Service string
 }
 
 func nameOf(o metav1.Object) types.NamespacedName {
@@ -142,7 +142,7 @@ func progressOf(s xds.GatewayStatus) (p progress) {
 // service is the Service of a Gateway's processes.
 func (t *term) service(g *gatewayv1.Gateway) *corev1.Service {
 	if local := t.c.o.Local; local != nil {
-		return find[corev1.Service](t.c.caches, "Service", local.Service)
+		return find[corev1.Service](t.c.caches, "Service", types.NamespacedName{Namespace: local.Namespace, Name: local.Service})
 	}
 	if t.c.o.Provision == nil {
 		return nil
@@ -170,7 +170,7 @@ func (t *term) addresses(g *gatewayv1.Gateway, to *kube.Observed) {
 		}
 		return
 	}
-	if local := t.c.o.Local; local != nil && local.Service.Name == "" {
+	if local := t.c.o.Local; local != nil && local.Service == "" {
 		for _, a := range local.Addresses {
 			add(gatewayv1.IPAddressType, a)
 		}
