@@ -44,7 +44,7 @@ func supportedFeatures() []gatewayv1.SupportedFeature {
 }
 
 // parameterKeys are those of a ConfigMap of parameters, for messages.
-const parameterKeys = "replicas, maxReplicas, openPerReplica, serviceType and resources"
+const parameterKeys = "replicas, maxReplicas, openPerReplica, serviceType, records and resources"
 
 // class is a GatewayClass of ours.
 type class struct {
@@ -125,6 +125,11 @@ func (x *index) parameters(ref kindRef) (Parameters, *problem) {
 			if err := yaml.UnmarshalStrict([]byte(value), p.Resources); err != nil {
 				return bad("resources: %v", err)
 			}
+		case "records":
+			if value != "stdout" && value != "off" {
+				return bad("records is %q; use stdout or off", value)
+			}
+			p.Records = value
 		case "serviceType":
 			s, ok := serviceType(value)
 			if !ok {
@@ -155,6 +160,9 @@ func (p Parameters) over(class Parameters) Parameters {
 	}
 	if p.OpenPerReplica == nil {
 		p.OpenPerReplica = class.OpenPerReplica
+	}
+	if p.Records == "" {
+		p.Records = class.Records
 	}
 	if p.ServiceType == "" {
 		p.ServiceType = class.ServiceType

@@ -133,6 +133,7 @@ type Parameters struct {
 	// CPU alone counts.
 	OpenPerReplica *int32
 	ServiceType    corev1.ServiceType // serviceType: LoadBalancer, NodePort or ClusterIP; empty: the controller's
+	Records        string             // records: stdout, one line per request; off or empty: none
 	// Resources of the container (resources, as in a pod, as YAML text); nil: the
 	// controller's.
 	Resources *corev1.ResourceRequirements

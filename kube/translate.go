@@ -138,6 +138,7 @@ func (t *translation) configuration(s *scope) (*config.Config, []*Source) {
 	c := &config.Config{
 		Admin:     config.Admin{Address: t.opts.Admin},
 		Ops:       config.Ops{Address: t.opts.Ops},
+		Records:   config.Records{Path: s.infra.Parameters.Records},
 		Listeners: s.configListeners(),
 		// Never nil: this says that routes come and go, and that there may be
 		// none.
