@@ -74,9 +74,13 @@ func inside() error {
 	if s.Logs == "" {
 		s.Logs = filepath.Join(s.State, "logs")
 	}
+	if err := os.MkdirAll(s.haltFolder(), 0o700); err != nil {
+		return err
+	}
 	control, err := cluster.Start(ctx, cluster.Config{
 		Binary: s.ControlPlane, Dir: filepath.Join(s.State, "cluster"), Logs: s.Logs,
 		Addr: bridgeIP.String(), ServiceRange: clusterIPs.String(), ServiceIP: kubernetesIP.String(),
+		Halt: s.haltFolder(),
 	})
 	if err != nil {
 		return err
@@ -93,6 +97,17 @@ func inside() error {
 		return s.stayUp(ctx, control)
 	}
 	return s.runCommand(ctx, control)
+}
+
+// haltVariable tells a command the folder in which it halts processes of the
+// control plane.
+const haltVariable = "RIG_HALT"
+
+func (s *settings) haltFolder() string {
+	if s.Up != "" {
+		return filepath.Join(s.Up, haltFolderName)
+	}
+	return filepath.Join(s.State, haltFolderName)
 }
 
 // setUpNamespaces makes the new namespaces a place to live in: /proc shows the
@@ -154,7 +169,7 @@ func (s *settings) startNode(ctx context.Context, control *cluster.ControlPlane,
 func (s *settings) runCommand(ctx context.Context, control *cluster.ControlPlane) error {
 	cmd := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+control.Kubeconfig)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+control.Kubeconfig, haltVariable+"="+s.haltFolder())
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {

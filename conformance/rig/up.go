@@ -32,6 +32,7 @@ const (
 	kubeconfigFile   = "kubeconfig"        // by way of this machine's loopback address
 	insideConfigFile = "kubeconfig.inside" // for rig exec
 	resolvFile       = "resolv.conf"       // for rig exec
+	haltFolderName   = "halt"              // what the control plane is to do without
 )
 
 func upFolder(where folders) string { return filepath.Join(where.cache, "up") }
@@ -54,6 +55,9 @@ func up(ctx context.Context, args []string) error {
 		return err
 	}
 	s.Up, s.Logs = dir, dir
+	if err := os.RemoveAll(s.haltFolder()); err != nil { // of one that was killed
+		return err
+	}
 	files, err := s.openForwards(more.forwards)
 	if err != nil {
 		return err
@@ -164,6 +168,7 @@ func down(args []string) error {
 			for _, name := range []string{pidFile, kubeconfigFile, insideConfigFile, resolvFile} {
 				os.Remove(filepath.Join(dir, name))
 			}
+			os.RemoveAll(filepath.Join(dir, haltFolderName))
 			return nil
 		}
 	}
@@ -206,6 +211,7 @@ func enter(args []string) error {
 		return err
 	}
 	os.Setenv("KUBECONFIG", filepath.Join(dir, insideConfigFile))
+	os.Setenv(haltVariable, filepath.Join(dir, haltFolderName))
 	return syscall.Exec(path, args, os.Environ())
 }
 

@@ -39,6 +39,9 @@ type Config struct {
 	Addr         string // where the API server listens and pods reach it
 	ServiceRange string // of ClusterIPs
 	ServiceIP    string // the first of ServiceRange: the Service kubernetes
+	// Halt is a folder: while it has a file with the name of a process, that
+	// process is killed and stays away. Empty: no process can be halted.
+	Halt string
 }
 
 // Port is where the API server listens.
@@ -148,25 +151,89 @@ func (c *ControlPlane) path(name string) string { return filepath.Join(c.config.
 
 // start runs a process; one that ends early, or cannot start, goes to failed.
 func (c *ControlPlane) start(ctx context.Context, program string, args ...string) {
-	logPath := filepath.Join(c.config.Logs, program+".log")
-	cmd := exec.CommandContext(ctx, c.config.Binary, append([]string{program}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the command
-	log, err := os.Create(logPath)
-	if err == nil {
-		cmd.Stdout, cmd.Stderr = log, log
-		err = cmd.Start()
-		log.Close()
-	}
+	os.Remove(c.logPath(program))
+	ended, err := c.launch(ctx, program, args)
 	if err != nil {
 		c.failed <- fmt.Errorf("start %s: %w", program, err)
 		return
 	}
 	go func() {
-		err := cmd.Wait()
-		if ctx.Err() == nil {
-			c.failed <- fmt.Errorf("%s ended (%v); the end of its log:\n%s", program, err, tail(logPath))
+		for {
+			err := <-ended
+			if ctx.Err() != nil {
+				return
+			}
+			if !c.halted(program) {
+				c.failed <- fmt.Errorf("%s ended (%v); the end of its log:\n%s", program, err, tail(c.logPath(program)))
+				return
+			}
+			for c.halted(program) && ctx.Err() == nil {
+				time.Sleep(haltPoll)
+			}
+			if ended, err = c.launch(ctx, program, args); err != nil {
+				if ctx.Err() == nil {
+					c.failed <- fmt.Errorf("start %s again: %w", program, err)
+				}
+				return
+			}
 		}
 	}()
+}
+
+// haltPoll is how often a process is looked for in the folder of halted ones.
+const haltPoll = 50 * time.Millisecond
+
+func (c *ControlPlane) halted(program string) bool {
+	if c.config.Halt == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(c.config.Halt, program))
+	return err == nil
+}
+
+func (c *ControlPlane) logPath(program string) string {
+	return filepath.Join(c.config.Logs, program+".log")
+}
+
+// launch starts a process, which is killed once it is halted. How it ended
+// comes over the channel.
+func (c *ControlPlane) launch(ctx context.Context, program string, args []string) (<-chan error, error) {
+	cmd := exec.CommandContext(ctx, c.config.Binary, append([]string{program}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the command
+	log, err := os.OpenFile(c.logPath(program), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	over := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		close(over)
+		ended <- err
+	}()
+	if c.config.Halt != "" {
+		go func() {
+			tick := time.NewTicker(haltPoll)
+			defer tick.Stop()
+			for {
+				select {
+				case <-over:
+					return
+				case <-tick.C:
+					if c.halted(program) {
+						cmd.Process.Kill() // as a machine that fails would
+						return
+					}
+				}
+			}
+		}()
+	}
+	return ended, nil
 }
 
 func tail(path string) string {
