@@ -17,9 +17,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,7 +55,7 @@ func lay(t *testing.T) *bed {
 	if b.Client, err = client.New(cfg, client.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(gatewayv1.Install(b.Scheme()), infv1.Install(b.Scheme())); err != nil {
+	if err := errors.Join(gatewayv1.Install(b.Scheme()), infv1.Install(b.Scheme()), apiextensionsv1.AddToScheme(b.Scheme())); err != nil {
 		t.Fatal(err)
 	}
 	if b.clientset, err = kubernetes.NewForConfig(cfg); err != nil {
@@ -119,7 +121,9 @@ func (b *bed) apply(manifest string, args ...any) {
 		if len(o.Object) == 0 {
 			continue
 		}
-		o.SetNamespace(b.ns)
+		if o.GetKind() != "CustomResourceDefinition" {
+			o.SetNamespace(b.ns)
+		}
 		if err := b.Apply(b.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("own"), client.ForceOwnership); err != nil {
 			b.Fatalf("apply %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
@@ -346,11 +350,10 @@ func (b *bed) scale(name string, replicas int32) {
 // pods are those that a selector names and that are not gone, by name.
 func (b *bed) pods(selector string) []corev1.Pod {
 	b.Helper()
-	labels, err := metav1.ParseToLabelSelector(selector)
+	s, err := labels.Parse(selector)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, _ := metav1.LabelSelectorAsSelector(labels)
 	list := &corev1.PodList{}
 	if err := b.List(b.Context(), list, client.InNamespace(b.ns), client.MatchingLabelsSelector{Selector: s}); err != nil {
 		b.Fatal(err)
@@ -398,4 +401,17 @@ func short(text []byte) string {
 		return string(text[:200]) + "…"
 	}
 	return string(text)
+}
+
+// remove deletes an object of the namespace.
+func (b *bed) remove(version, kind, name string) {
+	b.Helper()
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(version)
+	o.SetKind(kind)
+	o.SetNamespace(b.ns)
+	o.SetName(name)
+	if err := b.Delete(b.Context(), o); err != nil {
+		b.Fatal(err)
+	}
 }

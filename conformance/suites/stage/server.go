@@ -33,7 +33,7 @@ func serve(ctx context.Context, args []string) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/metrics", http.NotFound)
+	mux.HandleFunc("/metrics", idle)
 	mux.HandleFunc("/", answer)
 	server := &http.Server{Addr: fmt.Sprintf(":%d", *port), Handler: mux}
 	over := make(chan error, 1)
@@ -53,6 +53,14 @@ func serve(ctx context.Context, args []string) error {
 		return err
 	}
 	return <-over
+}
+
+// idle is a page of metrics: some pickers shed requests for servers without.
+func idle(w http.ResponseWriter, _ *http.Request) {
+	io.WriteString(w, `vllm:num_requests_waiting{model_name="stage"} 0
+vllm:num_requests_running{model_name="stage"} 0
+vllm:kv_cache_usage_perc{model_name="stage"} 0
+`)
 }
 
 func answer(w http.ResponseWriter, r *http.Request) {
