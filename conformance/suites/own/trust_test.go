@@ -225,7 +225,7 @@ spec:
 	for _, c := range []struct {
 		ca, hostname string
 		status       int
-	}{{"right", "server.own.test", 200}, {"wrong", "server.own.test", 502}, {"right", "other.own.test", 502}, {"right", "server.own.test", 200}} {
+	}{{"right", "server.own.test", 200}, {"wrong", "server.own.test", 503}, {"right", "other.own.test", 503}, {"right", "server.own.test", 200}} {
 		b.apply(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
