@@ -82,6 +82,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 	x.service.budget.request()
 	var tried []string
 	var again *pool.Member // after a stale connection
+	fresh := false         // likewise: where one is closed others are, at this member and at those that go with it
 	var last *failure
 	for n, full := 1, 0; ; n++ {
 		m := again
@@ -94,8 +95,8 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 				return nil, fail
 			}
 		}
-		x.record.Attempts = n
-		a, f := x.attempt(m)
+		x.record.Attempts++
+		a, f := x.attempt(m, fresh)
 		if f == nil {
 			m.Report(x.outcomeOf(a.res.StatusCode))
 			if why := x.withheld(a.res.StatusCode); why != "" {
@@ -118,6 +119,7 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		if f.sent {
 			full++
 		}
+		fresh = fresh || f.stale
 		if f.retry && f.stale && again == nil {
 			again = m
 		} else {
@@ -125,6 +127,9 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 		}
 		if last = f; !f.retry || full > x.service.resends || !x.mayRetry(n, f.sent) {
 			return nil, f.reply
+		}
+		if again != nil {
+			n-- // a connection is replaced; that is not one member less to try
 		}
 	}
 }
@@ -287,10 +292,13 @@ func (tg *target) inTurn(tried []string, worst pool.State) *pool.Member {
 	return nil
 }
 
-// attempt sends the request to m and waits for the beginning of the answer.
-func (x *exchange) attempt(m *pool.Member) (*answer, *failure) {
+// attempt sends the request to m, over a connection of its own if it is to be
+// fresh, and waits for the beginning of the answer.
+func (x *exchange) attempt(m *pool.Member, fresh bool) (*answer, *failure) {
 	a := x.begins(m)
-	res, err := a.roundTrip(a.outbound())
+	out := a.outbound()
+	out.Close = fresh
+	res, err := a.roundTrip(out)
 	if err != nil {
 		return nil, a.failed(err)
 	}

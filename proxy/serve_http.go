@@ -250,13 +250,18 @@ func (x *exchange) plainHeader() http.Header {
 
 // again says whether another attempt at an HTTP route's backend may follow a
 // failure: the request must be there to be sent once more, and must not have
-// been carried out already.
+// been carried out already. What is asked of a model may be asked again, as on a
+// route of models: servers that come and go close connections on requests that
+// are under way to them, and generating twice does nothing but take time.
 func (x *exchange) again(f *failure) bool {
 	if !f.retry || !x.http.source.replayable() {
 		return false
 	}
 	if f.late { // as if it had answered 504
 		return slices.Contains(x.service.http.codes, http.StatusGatewayTimeout) && x.http.source.whole()
+	}
+	if !x.target.plain && x.req.Model != "" {
+		return true
 	}
 	return !f.reached || f.stale && (!f.sent || idempotent(x.r.Method))
 }

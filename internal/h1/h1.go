@@ -51,10 +51,11 @@ type idleConn struct {
 // another goroutine if the request's body is large. The body of the answer is a
 // [Body], or an io.ReadWriteCloser after 101. Ending the request's context ends
 // the exchange at any point, the reading of the body included. A request's body
-// that may block must be [Slow].
+// that may block must be [Slow]. With Close set no kept connection is used; the
+// new one is kept all the same.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	c, reused, err := t.connection(ctx, req.URL.Host)
+	c, reused, err := t.connection(ctx, req.URL.Host, req.Close)
 	if err != nil {
 		if req.Body != nil {
 			req.Body.Close()
@@ -67,12 +68,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.RoundTrip(req)
 }
 
-// connection takes an idle connection to address, or dials.
-func (t *Transport) connection(ctx context.Context, address string) (c *Conn, reused bool, err error) {
+// connection takes an idle connection to address unless it must be fresh, or
+// dials.
+func (t *Transport) connection(ctx context.Context, address string, fresh bool) (c *Conn, reused bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
-	for {
+	for !fresh {
 		c := t.takeIdle(address)
 		if c == nil {
 			break

@@ -216,6 +216,33 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// A request that is to close its connection gets one of its own, which is kept.
+func TestFreshConnection(t *testing.T) {
+	address, conns := server(t, func(c net.Conn, r *bufio.Reader) {
+		for {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			io.Copy(io.Discard, req.Body)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		}
+	})
+	tr := transport(t)
+	for i, fresh := range []bool{false, false, true, false} {
+		reused := false
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+		req := request(t, ctx, address, "q")
+		req.Close = fresh
+		if got, want := outcome(tr.RoundTrip(req))(readAll), "200 \"ok\" map[]"; got != want || reused != (i > 0 && !fresh) {
+			t.Errorf("request %d: %s, reused %v", i, got, reused)
+		}
+	}
+	if n := conns.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+}
+
 // A kept connection that the server has closed meanwhile, or on which it said
 // something unasked, is not used.
 func TestStaleConnection(t *testing.T) {
