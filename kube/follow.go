@@ -222,7 +222,7 @@ func (f *follower) watch(ctx context.Context, r listed, narrow func(*metav1.List
 		narrow(&o)
 		return client.Get().Namespace(f.Namespace).Resource(r.plural).SpecificallyVersionedParams(&o, metav1.ParameterCodec, metav1.SchemeGroupVersion)
 	}
-	informer := cache.NewSharedInformer(&cache.ListWatch{
+	informer := cache.NewSharedInformer(Patient(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			into := list.DeepCopyObject()
 			err := request(o).Timeout(clientTimeout).Do(ctx).Into(into)
@@ -233,7 +233,7 @@ func (f *follower) watch(ctx context.Context, r listed, narrow func(*metav1.List
 			w, err := request(o).Watch(ctx)
 			return w, told("watch", err)
 		},
-	}, example, 0)
+	}, func(error) {}), example, 0)
 	if err := informer.SetTransform(slim); err != nil {
 		return nil, err
 	}

@@ -38,6 +38,8 @@ type caches struct {
 	watches map[string]*watch // by kind; none: its definition is missing
 	bundle  string            // see api.bundleVersion
 	missing map[string]bool   // that were told of
+
+	toldAway time.Time // that the API server cannot be reached
 }
 
 // watch is one kind that is followed.
@@ -169,7 +171,7 @@ func (c *caches) follow(ctx context.Context, k *kind) error {
 		}
 	}
 	lists := cache.NewFilteredListWatchFromClient(client, k.resource.Resource, metav1.NamespaceAll, selectors)
-	informer := cache.NewSharedIndexInformer(lists, k.sample, 0, indexers)
+	informer := cache.NewSharedIndexInformer(kube.Patient(lists, func(err error) { c.away(k, err) }), k.sample, 0, indexers)
 	err = errors.Join(
 		informer.SetTransform(func(o any) (any, error) {
 			if o, ok := o.(object); ok {
@@ -221,6 +223,22 @@ func (c *caches) broken(k *kind, err error) {
 		c.log.Warn("watch ended; trying again", "kind", k.name, "error", err)
 	}
 }
+
+// away tells, now and then, of an API server that cannot be reached: every kind
+// asks for it all the time.
+func (c *caches) away(k *kind, err error) {
+	c.mu.Lock()
+	again := time.Since(c.toldAway) < tellAway
+	if !again {
+		c.toldAway = time.Now()
+	}
+	c.mu.Unlock()
+	if !again {
+		c.log.Warn("the API server cannot be reached; trying again", "kind", k.name, "error", err)
+	}
+}
+
+const tellAway = 30 * time.Second
 
 func (c *caches) unsynced() (names []string) {
 	c.mu.Lock()
