@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -106,7 +107,8 @@ func (c *Client) Status() ClientStatus {
 // The times of a client.
 const (
 	firstPause    = 500 * time.Millisecond // after a failed round; doubles
-	longestPause  = 15 * time.Second       // a leader that is new is found as late
+	longestPause  = 15 * time.Second       // while nobody answers
+	leaderPause   = 2 * time.Second        // while replicas answer, none of which leads
 	answerTime    = 20 * time.Second       // of a controller that is asked to accept a stream or to sign
 	lookupTime    = 5 * time.Second
 	saveEvery     = time.Second // at most, while members change
@@ -121,23 +123,33 @@ func (c *Client) Run(ctx context.Context) {
 	var saver sync.WaitGroup
 	saver.Go(func() { c.keepSaved(ctx) })
 	defer saver.Wait()
-	pause := firstPause
+	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		err := c.round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errServed) {
-			pause = firstPause // it was there a moment ago
-		}
 		if errors.Is(err, errRenewed) {
 			continue
 		}
+		pause = pauseAfter(err, pause)
 		if !sleep(ctx, time.Duration((0.5+rand.Float64())*float64(pause))) {
 			return
 		}
-		pause = min(2*pause, longestPause)
 	}
+}
+
+// pauseAfter is the wait after a round that failed with err, where last was the
+// wait before it, or 0. Replicas that do not lead are a sign that one soon will,
+// or that another connection to the same address gets to it.
+func pauseAfter(err error, last time.Duration) time.Duration {
+	switch {
+	case last == 0, errors.Is(err, errServed): // it was there a moment ago
+		return firstPause
+	case errors.Is(err, errFollower):
+		return min(2*last, leaderPause)
+	}
+	return min(2*last, longestPause)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -152,8 +164,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 var (
-	errServed  = errors.New("the connection broke") // after the controller had accepted it
-	errRenewed = errors.New("the certificate was renewed")
+	errServed   = errors.New("the connection broke") // after the controller had accepted it
+	errRenewed  = errors.New("the certificate was renewed")
+	errFollower = errors.New("no replica leads")
 )
 
 // round tries every address of the controller until one has served.
@@ -163,6 +176,7 @@ func (c *Client) round(ctx context.Context) error {
 		c.disconnected(fmt.Errorf("resolve %s: %w", c.o.Address, err))
 		return err
 	}
+	follower := false
 	for _, a := range addresses {
 		err = c.session(ctx, a)
 		if ctx.Err() != nil || errors.Is(err, errRenewed) {
@@ -172,9 +186,16 @@ func (c *Client) round(ctx context.Context) error {
 		if errors.Is(err, errServed) {
 			return err
 		}
+		follower = follower || err != nil && strings.Contains(err.Error(), notLeading)
+	}
+	if follower {
+		return errFollower
 	}
 	return err
 }
+
+// notLeading is what a replica answers that does not lead.
+const notLeading = "this replica does not lead; ask another"
 
 // addresses are where the controller may be, the one that served last first and
 // the others in any order: only the leader serves.

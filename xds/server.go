@@ -169,7 +169,7 @@ func (s *Server) leads() bool {
 }
 
 func errNotLeader() error {
-	return status.Error(codes.Unavailable, "this replica does not lead; ask another")
+	return status.Error(codes.Unavailable, notLeading)
 }
 
 // Publish makes cfg the configuration of g. It is served once every set of

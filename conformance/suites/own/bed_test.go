@@ -66,7 +66,7 @@ func lay(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() || os.Getenv("OWN_DUMP") != "" {
 			b.dump()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -90,14 +90,16 @@ func lay(t *testing.T) *bed {
 func (b *bed) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	pods := &corev1.PodList{}
-	b.List(ctx, pods, client.InNamespace(b.ns))
-	lines := int64(15)
-	for i, p := range pods.Items {
-		b.Logf("pod %s %s ready=%v deleted=%v restarts=%d", p.Name, p.Status.PodIP, ready(&p), p.DeletionTimestamp, restarts(&p))
-		if i < 12 {
-			log, _ := b.clientset.CoreV1().Pods(b.ns).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
-			b.Logf("%s", log)
+	lines := int64(25)
+	for _, ns := range []string{b.ns, system} {
+		pods := &corev1.PodList{}
+		b.List(ctx, pods, client.InNamespace(ns))
+		for i, p := range pods.Items {
+			b.Logf("pod %s %s ready=%v deleted=%v restarts=%d", p.Name, p.Status.PodIP, ready(&p), p.DeletionTimestamp, restarts(&p))
+			if i < 12 {
+				log, _ := b.clientset.CoreV1().Pods(ns).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+				b.Logf("%s", log)
+			}
 		}
 	}
 	events := &corev1.EventList{}
@@ -223,6 +225,9 @@ type workload struct {
 	secret   string // mounted at /certs
 	revision string // another one is rolled out
 }
+
+// system is the namespace of the controller.
+const system = "penstock-system"
 
 const (
 	stageImage    = "rig.test/stage:own"

@@ -100,8 +100,6 @@ func TestAPIServerAway(t *testing.T) {
 	}
 }
 
-const system = "penstock-system"
-
 // crash kills the processes of a pod, which knows nothing of it.
 func (b *bed) crash(pod string) {
 	b.Helper()
