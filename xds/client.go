@@ -67,6 +67,7 @@ type Client struct {
 	mu     sync.Mutex
 	state  state
 	status ClientStatus
+	told   []string // failures that the log has, since there was a connection
 }
 
 // ClientStatus is what is known of the controller and its configuration.
@@ -225,16 +226,21 @@ func (c *Client) disconnected(err error) {
 	c.o.Metrics.connected.Set(0)
 	c.o.Metrics.failures.Inc()
 	c.mu.Lock()
-	was, same := c.status.Connected, c.status.Error == err.Error()
+	was, same := c.status.Connected, slices.Contains(c.told, err.Error())
 	if was {
 		c.status.Since = time.Now()
+	}
+	if !same && len(c.told) < 16 { // what changes with every try is told no more then
+		c.told = append(c.told, err.Error())
+	} else {
+		same = true
 	}
 	c.status.Connected, c.status.Error = false, err.Error()
 	c.mu.Unlock()
 	switch {
 	case was:
 		c.log.Warn("the controller is out of reach; what is in force stays", "error", err)
-	case !same: // an outage may be long: once is enough
+	case !same: // an outage may be long: once is enough, for each replica
 		c.log.Warn("the controller cannot be reached", "error", err)
 	}
 }
@@ -246,6 +252,7 @@ func (c *Client) connected(address string) {
 	if !c.status.Connected {
 		c.log.Info("connected to the controller", "address", address)
 		c.status.Connected, c.status.Since, c.status.Error = true, time.Now(), ""
+		c.told = nil
 	}
 	c.last = address
 }

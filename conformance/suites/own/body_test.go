@@ -120,8 +120,16 @@ func TestOtherPickers(t *testing.T) {
 		b.deploy(servers(pool, 2))
 		b.pool(pool, reference(p, "FailClose")) // no answer without the picker
 	}
+	// And in front of servers with metrics that move.
+	p := epp(b, "sim")
+	b.deploy(p)
+	b.deploy(workload{
+		name: "sim-server", replicas: 2, image: penstockImage, grace: 5, probe: "httpGet: {path: /health, port: 3000}",
+		args: []string{"sim", "--address", "0.0.0.0", "--port", "3000", "--model", "stage"},
+	})
+	b.pool("sim", reference(p, "FailClose"))
 	b.gateway("")
-	b.running("lwepp-picker", "epp-picker", "lwepp-server", "epp-server")
+	b.running("lwepp-picker", "epp-picker", "lwepp-server", "epp-server", "sim-picker", "sim-server")
 	body := prompt(1_000_000)
 	for _, pool := range []string{"lwepp", "epp"} {
 		host := pool + ".own.test"
@@ -147,5 +155,12 @@ func TestOtherPickers(t *testing.T) {
 			by[r.header.Get("x-stage-pod")]++
 		}
 		t.Logf("%s: 100 requests went to %v", pool, by)
+	}
+	b.wait("sim.own.test", 200)
+	for range 20 {
+		r := b.ask("sim.own.test", strings.Replace(chat, "{", `{"stream":true,`, 1))
+		if r.err != nil || r.status != 200 || !strings.HasSuffix(string(r.body), "data: [DONE]\n\n") {
+			t.Errorf("sim: a stream that ends with %q: %s", short(r.body[max(0, len(r.body)-40):]), r)
+		}
 	}
 }
