@@ -188,7 +188,7 @@ func TestControllerDies(t *testing.T) {
 		}
 		return ""
 	}
-	for round, end := range []string{"the leader crashes", "the leader is deleted", "all crash", "all are deleted"} {
+	for round, end := range []string{"the leader crashes", "the leader's node dies", "the leader is deleted", "all crash", "all are deleted"} {
 		whole()
 		old, begun := holder(), time.Now()
 		if old == "" {
@@ -199,6 +199,9 @@ func TestControllerDies(t *testing.T) {
 			switch {
 			case end == "the leader crashes" && p.Name == old, end == "all crash":
 				b.crash(p.Name)
+			case end == "the leader's node dies" && p.Name == old:
+				b.crash(p.Name)
+				b.kill(p) // it does not come back
 			case end == "the leader is deleted" && p.Name == old, end == "all are deleted":
 				if err := b.Delete(t.Context(), &p); err != nil {
 					t.Fatal(err)
@@ -208,7 +211,11 @@ func TestControllerDies(t *testing.T) {
 		host := fmt.Sprintf("round-%d", round)
 		b.alias(host, "alone")
 		b.wait(host+".own.test", 200)
-		t.Logf("%s: a change took %s; %s led, %s does", end, time.Since(begun).Round(100*time.Millisecond), old, holder())
+		now := holder()
+		t.Logf("%s: a change took %s; %s led, %s does", end, time.Since(begun).Round(100*time.Millisecond), old, now)
+		if replaced := end != "the leader crashes" && end != "all crash"; replaced && now == old {
+			t.Errorf("%s: it leads still", end)
+		}
 	}
 	whole()
 	b.programmed()
