@@ -6,9 +6,9 @@
 # cluster of its own, and writes reports to conformance/reports; and as "own"
 # Penstock's own tests in a cluster, for what no suite asks.
 #
-#   conformance/run.sh [inference|inference-epp|http-core|http|grpc|own]... [-- FLAGS OF THE SUITE]
+#   conformance/run.sh [inference|inference-epp|http-core|gateway|own]... [-- FLAGS OF THE SUITE]
 #
-# Without names: inference inference-epp http grpc. The last line says how many
+# Without names: inference inference-epp gateway. The last line says how many
 # tests passed, failed and were skipped; the exit code is 0 if none failed.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 names=()
 while [ $# -gt 0 ] && [ "$1" != "--" ]; do names+=("$1"); shift; done
 [ "${1:-}" = "--" ] && shift
-[ ${#names[@]} -gt 0 ] || names=(inference inference-epp http grpc)
+[ ${#names[@]} -gt 0 ] || names=(inference inference-epp gateway)
 
 echo "building the suites and Penstock" >&2
 mkdir -p "$cache/conformance" "$here/reports"
@@ -49,8 +49,7 @@ for name in "${names[@]}"; do
       # The picker of the suite's manifests becomes Penstock's own.
       rig+=(--image "registry.k8s.io/gateway-api-inference-extension/lwepp=penstock epp --test-plugins") ;;
     http-core) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-HTTP -supported-features=Gateway,HTTPRoute,ReferenceGrant) ;;
-    http) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-HTTP) ;;
-    grpc) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-GRPC) ;;
+    gateway) flags+=(-test.run '^TestGatewayAPI$' -conformance-profiles=GATEWAY-HTTP,GATEWAY-GRPC) ;; # features: as the GatewayClass says
     own)
       suite="$cache/conformance/own.test" depth=""
       rig+=(--programs +epp --image "rig.test/stage=$cache/conformance/stage")

@@ -189,3 +189,52 @@ httpRoutes: [{name: r, parents: [{listener: l}], rules: [{backends: [{pool: m}]}
 		t.Errorf("what nobody could answer: %d", status)
 	}
 }
+
+// Where routes of models and HTTP routes share a listener, the paths of the API
+// are exact paths of the former: an HTTP route for everything leaves them, one
+// for the very path, or of a more exact host, takes them.
+func TestHTTPRoutesLeaveModelsTheirPaths(t *testing.T) {
+	noLeaks(t)
+	r := newHTTPRig(t, `
+listeners: [{name: l, address: "127.0.0.1:0", anonymous: true}]
+pools:
+  - {name: m, members: {static: {m}}, metrics: {off: true}}
+  - {name: web, plain: true, members: {static: {web}}}
+models: [{name: a, targets: [{pool: m}]}]
+routes: [{name: base, listeners: [l]}, {name: inner, listeners: [l], hosts: ["*.in.example"], pathPrefix: /ai}]
+httpRoutes:
+  - name: all
+    parents: [{listener: l}]
+    rules:
+      - {matches: [{path: {type: exact, value: /v1/embeddings}}], backends: [{pool: web}]}
+      - {backends: [{pool: web}]}
+  - {name: host, parents: [{listener: l, hosts: [own.example, x.in.example]}], rules: [{backends: [{pool: web}]}]}
+`, map[string][]*httptest.Server{"m": {echo(t, "model")}, "web": {echo(t, "web")}})
+	for _, c := range []struct{ host, path, served string }{
+		{"h.example", "/", "web"},
+		{"h.example", "/v1", "web"},
+		{"h.example", "/v1/other", "web"},
+		{"h.example", "/v1/chat/completions", "model"},
+		{"h.example", "/v1//chat/./completions", "model"},
+		{"h.example", "/v1/chat/completions/x", "web"},
+		{"h.example", "/v1/rerank", "model"},
+		{"h.example", "/v1/embeddings", "web"},
+		{"own.example", "/v1/chat/completions", "web"},
+		{"y.in.example", "/ai/v1/chat/completions", "model"},
+		{"x.in.example", "/ai/v1/chat/completions", "web"},
+		{"h.example", "/ai/v1/chat/completions", "web"},
+	} {
+		_, e := r.ask("l", "POST", c.host, c.path, func(q *http.Request) {
+			q.Header.Set("Content-Type", "application/json")
+			q.Body = io.NopCloser(strings.NewReader(`{"model":"a","messages":[{"role":"user","content":"x"}]}`))
+		})
+		if e.Server != c.served {
+			t.Errorf("%s%s was served by %q, want %q", c.host, c.path, e.Server, c.served)
+		}
+	}
+	for path, want := range map[string]string{"/v1/models": "", "/v1/models/a": "", "/v1/modelsx": "web"} {
+		if res, e := r.ask("l", "GET", "h.example", path, nil); res.StatusCode != http.StatusOK || e.Server != want {
+			t.Errorf("GET %s: %d by %q, want %q", path, res.StatusCode, e.Server, want)
+		}
+	}
+}
