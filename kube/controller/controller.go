@@ -202,7 +202,7 @@ func (c *Controller) changed(k *kind, old, new object) {
 	if t == nil {
 		return // a term begins with everything
 	}
-	if old != nil && new != nil && !k.matters(old, new) {
+	if old != nil && new != nil && !k.matters(old, new) && !c.o.Local.reachedBy(k, new) {
 		if k.status && old.GetResourceVersion() != new.GetResourceVersion() {
 			t.status.look(key{k.name, nameOf(new)})
 		}

@@ -126,14 +126,14 @@ func stripService(o object) {
 	s.Status.Conditions = nil
 }
 
-// serviceMatters looks at the status too: the addresses of some Services are
+// serviceMatters looks at the status too: the addresses of our own Services are
 // those of Gateways.
 func serviceMatters(old, new object) bool {
 	a, b := old.(*corev1.Service), new.(*corev1.Service)
 	if !reflect.DeepEqual(a.Spec, b.Spec) || a.UID != b.UID {
 		return true
 	}
-	return !reflect.DeepEqual(a.Status, b.Status) || b.Labels[managedBy] == managedByUs && !maps.Equal(a.Labels, b.Labels)
+	return b.Labels[managedBy] == managedByUs && (!reflect.DeepEqual(a.Status, b.Status) || !maps.Equal(a.Labels, b.Labels))
 }
 
 // stripSecret keeps a key pair: whatever else a Secret holds is none of ours,

@@ -30,6 +30,12 @@ type Local struct {
 	Namespace, Service string
 }
 
+// reachedBy says whether clients reach this process by a Service, whoever made
+// it.
+func (l *Local) reachedBy(k *kind, o object) bool {
+	return l != nil && k.name == "Service" && o.GetNamespace() == l.Namespace && o.GetName() == l.Service
+}
+
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
