@@ -119,7 +119,7 @@ endef
 
 .PHONY: test-cluster
 test-cluster: prerequisites ## test the controller at a real API server, which the rig brings up (the first build takes minutes)
-	$(call controller-test,TestCluster)
+	$(call controller-test,^TestCluster)
 
 .PHONY: bench-cluster
 bench-cluster: prerequisites ## measure the controller with 1,000 routes, 200 pools and 5,000 pods at a real API server

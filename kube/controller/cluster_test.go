@@ -182,13 +182,16 @@ func (p *plane) set(change func(*plane)) {
 }
 
 // start runs a controller until stop is called.
-func (c *cluster) start(p *plane, pool *AddressPool) (stop func()) {
+func (c *cluster) start(p *plane, pool *AddressPool, change ...func(*Options)) (stop func()) {
 	o := Options{
 		Cluster: &Cluster{c.api}, Publisher: p, Namespace: c.namespace, Pool: pool, Elect: true, Lease: 2 * time.Second,
 		Provision: &Provision{Image: "penstock:test", Controller: "controller.example:9443", Audience: xds.Audience, Bundle: func() []byte { return []byte("AUTHORITIES") }, ServiceType: "LoadBalancer", Replicas: 1},
 	}
 	if os.Getenv("PENSTOCK_TEST_LOG") != "" {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	for _, f := range change {
+		f(&o)
 	}
 	p.c = New(o)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -521,5 +524,29 @@ func (c *cluster) again(name types.NamespacedName) {
 		}
 		owned++
 		return "", owned > 500
+	})
+}
+
+// In one process a Gateway's address is that of the Service before it.
+func TestClusterOneProcess(t *testing.T) {
+	c := newCluster(t)
+	c.objects()
+	front := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front", Namespace: c.namespace}}
+	front.Spec.Type = corev1.ServiceTypeLoadBalancer
+	front.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+	c.make(corev1.SchemeGroupVersion.WithResource("services"), front)
+	c.start(newPlane(), nil, func(o *Options) {
+		o.Provision, o.Local = nil, &Local{Addresses: []string{"192.0.2.9"}, Namespace: c.namespace, Service: "front"}
+	})
+	c.until("the Gateway has the address of the Service", func() (string, bool) {
+		g, s := &gatewayv1.Gateway{}, &corev1.Service{}
+		if err := c.get(context.Background(), gateways("gateways"), types.NamespacedName{Namespace: c.namespace, Name: "public"}, g); err != nil {
+			return err.Error(), false
+		}
+		if err := c.get(context.Background(), corev1.SchemeGroupVersion.WithResource("services"), nameOf(front), s); err != nil {
+			return err.Error(), false
+		}
+		given, has := s.Status.LoadBalancer.Ingress, g.Status.Addresses
+		return fmt.Sprintf("%v, %v", given, has), len(given) == 1 && len(has) == 1 && has[0].Value == given[0].IP
 	})
 }
