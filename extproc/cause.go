@@ -116,6 +116,25 @@ func (a advice) words() (file, flags string) {
 	return file, file
 }
 
+// policy is the advice to who has no file, for a controller configures the
+// gateway: what a file would say of tls is said by a GatewayPolicy.
+func (a advice) policy(file string) string {
+	const of = "in the GatewayPolicy of the InferencePool"
+	switch a {
+	case advisePlaintext:
+		return "the port does not speak TLS: write picker: {tls: {plaintext: true}} " + of
+	case adviseTLS:
+		return "the port may speak TLS: leave picker.tls.plaintext out " + of
+	case adviseTrust:
+		return "name its authority in picker.tls.caCertificateRefs " + of
+	case adviseName:
+		return "write a name of the certificate as picker.tls.hostname " + of
+	case adviseCertificate:
+		return "the picker may want a client certificate, and a controller has none for it"
+	}
+	return file
+}
+
 // hint is what an operator whose picker is not ready may try.
 func hint(cfg *config.RemotePicker, address string, err error) string {
 	var a advice
@@ -123,10 +142,14 @@ func hint(cfg *config.RemotePicker, address string, err error) string {
 		a = adviceOn(err, cfg.TLS != nil)
 	}
 	try := "try penstock epp probe " + address
-	if cfg.TLS != nil || a == adviseTLS {
+	if cfg.TLS != nil && a != advisePlaintext || a == adviseTLS {
 		try += " --tls --insecure"
 	}
-	if text, _ := a.words(); text != "" {
+	text, _ := a.words()
+	if cfg.External {
+		text = a.policy(text)
+	}
+	if text != "" {
 		return fmt.Sprintf("%s; %s", text, try)
 	}
 	return try

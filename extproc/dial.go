@@ -365,7 +365,11 @@ func (p *replica) set(r *replicas, s standing, err error) {
 	case ready:
 		r.log.Info("picker is ready", "address", p.address)
 	case notReady:
-		r.log.Warn("picker is not ready", "address", p.address, "error", causeOf(err), "hint", hint(&r.cfg, r.cfg.Address, err))
+		address := r.cfg.Address
+		if r.cfg.External { // then it is the name of a set
+			address = p.address
+		}
+		r.log.Warn("picker is not ready", "address", p.address, "error", causeOf(err), "hint", hint(&r.cfg, address, err))
 	}
 	r.report()
 }
