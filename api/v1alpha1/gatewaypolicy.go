@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.targetRef.kind`
 // +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.targetRef.name`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.ancestors[*].conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="ResolvedRefs",type=string,JSONPath=`.status.ancestors[*].conditions[?(@.type=="ResolvedRefs")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GatewayPolicy struct {
 	metav1.TypeMeta `json:",inline"`

@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.spec.names`
 // +kubebuilder:printcolumn:name="Alias",type=string,JSONPath=`.spec.alias`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="ResolvedRefs",type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="ResolvedRefs")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Model struct {
 	metav1.TypeMeta `json:",inline"`
