@@ -114,9 +114,26 @@ func (t *translation) parentListeners(r *route, ref gatewayv1.ParentReference) (
 		}
 	}
 	if len(out) == 0 {
-		return nil, s, &problem{string(gatewayv1.RouteReasonNoMatchingParent), "the parent has no listener of this sectionName and port"}
+		return nil, s, &problem{string(gatewayv1.RouteReasonNoMatchingParent), "the parent has no listener of this sectionName and port; " + listenersOf(list)}
 	}
 	return out, s, nil
+}
+
+// listenersOf names listeners with their ports, for a message.
+func listenersOf(list []*listener) string {
+	const most = 8
+	if len(list) == 0 {
+		return "it has none"
+	}
+	var out []string
+	for _, l := range list[:min(len(list), most)] {
+		out = append(out, fmt.Sprintf("%s (%d)", l.name, l.port))
+	}
+	text := "it has " + strings.Join(out, ", ")
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // attach narrows listeners down to those that take the route. That a listener

@@ -141,8 +141,8 @@ func (t *translation) gatewayStatus(s *scope) {
 		condition(string(gatewayv1.GatewayConditionProgrammed), gen, s.notProgrammed(), string(gatewayv1.GatewayReasonProgrammed), "configuration has been sent to the data plane"))
 
 	resolved := s.clientBad
-	if resolved == nil && slices.ContainsFunc(s.own, func(l *listener) bool { return l.unresolved != nil }) {
-		resolved = &problem{string(gatewayv1.GatewayReasonListenersNotResolved), "references of listeners are not resolved; see their status"}
+	if resolved == nil {
+		resolved = unresolvedListeners(s.own)
 	}
 	st.Conditions = append(st.Conditions, condition(string(gatewayv1.GatewayConditionResolvedRefs), gen, resolved, string(gatewayv1.GatewayReasonResolvedRefs), "all references are resolved"))
 	if len(s.insecure) > 0 {
@@ -165,6 +165,29 @@ func (t *translation) gatewayStatus(s *scope) {
 	st.AttachedListenerSets = &attached
 }
 
+// unresolvedListeners says what is wrong with the first listener whose references
+// are not resolved, and how many there are.
+func unresolvedListeners(list []*listener) *problem {
+	var first *listener
+	n := 0
+	for _, l := range list {
+		if l.unresolved == nil {
+			continue
+		}
+		if n++; first == nil {
+			first = l
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	text := "references of listener " + first.name + " are not resolved: " + truncate(first.unresolved.message, 16384)
+	if n > 1 {
+		text += fmt.Sprintf("; and those of %d more listeners", n-1)
+	}
+	return &problem{string(gatewayv1.GatewayReasonListenersNotResolved), text}
+}
+
 func faulty(list []*listener) []*listener {
 	var out []*listener
 	for _, l := range list {
@@ -185,13 +208,21 @@ func (s *scope) notProgrammed() *problem {
 	case !slices.ContainsFunc(s.listeners(), (*listener).served):
 		return &problem{string(gatewayv1.GatewayReasonInvalid), "no listener can be served: " + listenerFaults(s.own)}
 	case len(s.observed.Addresses) == 0:
-		return &problem{string(gatewayv1.GatewayReasonAddressNotAssigned), "no address is assigned yet"}
+		return &problem{string(gatewayv1.GatewayReasonAddressNotAssigned), s.because("no address is assigned yet")}
 	case s.observed.Refused != "":
 		return &problem{string(gatewayv1.GatewayReasonInvalid), s.observed.Refused}
 	case !s.observed.Ready:
-		return &problem{string(gatewayv1.GatewayReasonPending), "no process serves the Gateway yet"}
+		return &problem{string(gatewayv1.GatewayReasonPending), s.because("no process serves the Gateway yet")}
 	}
 	return nil
+}
+
+// because adds what is in the way of the infrastructure.
+func (s *scope) because(text string) string {
+	if why := s.observed.Unprovisioned; why != "" {
+		text += ": " + truncate(why, 16384)
+	}
+	return text
 }
 
 // configListeners joins the listeners that share a port, and notes the ports.

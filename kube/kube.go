@@ -88,6 +88,9 @@ type Observed struct {
 	// Refused is why processes do not take the newest configuration; empty: none
 	// refuses it.
 	Refused string
+	// Unprovisioned is why something of the infrastructure cannot be made; empty:
+	// nothing is known to be in the way.
+	Unprovisioned string
 	// Bind is the host on which the listeners listen; empty: every interface.
 	Bind string
 }

@@ -67,12 +67,14 @@ func parse(t testing.TB, p, other pair, text string) *kube.Manifests {
 }
 
 // observe gives every Gateway an address, unless a flag of the case says
-// "observed: none", and makes those of "unusable: ADDRESS" unusable.
+// "observed: none" (with "unprovisioned: WHY"), and makes those of "unusable:
+// ADDRESS" unusable.
 func observe(o *kube.Objects, c *golden.Case) kube.Options {
 	opts := kube.Options{Observed: map[types.NamespacedName]kube.Observed{}, BundleVersion: c.Flag("bundle")}
 	for i, g := range o.Gateways {
 		if c.Flag("observed") == "none" {
-			break
+			opts.Observed[types.NamespacedName{Namespace: g.Namespace, Name: g.Name}] = kube.Observed{Unprovisioned: c.Flag("unprovisioned")}
+			continue
 		}
 		observed := kube.Observed{
 			Ready:     true,

@@ -134,7 +134,7 @@ func (s *scope) refuses(m *model) *problem {
 	for _, u := range s.models {
 		for _, n := range m.names {
 			if u.model != m && slices.Contains(u.names, n) {
-				return &problem{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf("an older Model has the name %q on this Gateway", n)}
+				return &problem{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf("the older Model %s has the name %q on this Gateway", u.route.self.NamespacedName, n)}
 			}
 		}
 	}
@@ -193,11 +193,31 @@ func (s *scope) resolveAliases() {
 		}
 		switch {
 		case at == nil:
-			u.dangling = &problem{string(gatewayv1.RouteReasonBackendNotFound), fmt.Sprintf("no Model of this Gateway serves %q", trail[len(trail)-1])}
+			u.dangling = &problem{string(gatewayv1.RouteReasonBackendNotFound), fmt.Sprintf("no Model of this Gateway serves %q; %s", trail[len(trail)-1], s.servedNames(u))}
 		case at.proto.Alias != "":
 			u.dangling = &problem{string(gatewayv1.RouteReasonBackendNotFound), "the alias goes round in a circle: " + strings.Join(trail, ", ")}
 		}
 	}
+}
+
+// servedNames are the names that an alias could stand for, for a message.
+func (s *scope) servedNames(alias *modelUse) string {
+	const most = 5
+	var names []string
+	for _, u := range s.models {
+		if u != alias && u.proto.Alias == "" {
+			names = append(names, u.names...)
+		}
+	}
+	if len(names) == 0 {
+		return "it serves none"
+	}
+	slices.Sort(names)
+	text := "it serves " + strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // configModels adds the models of a Gateway and where they are served. Without

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,6 +39,10 @@ type provisioner struct {
 	plans map[types.NamespacedName]plan // by the Gateway; what is not in it stays as it is
 	gone  map[types.NamespacedName]bool // names of what is to be removed
 	watch map[types.NamespacedName]seen // generations by name, as watched
+	// collisions are objects of somebody else that have a name of ours, by the
+	// Gateway; changed is called when they are others than before.
+	collisions map[types.NamespacedName]string
+	changed    func()
 
 	// The goroutine's alone.
 	applied map[string]applied // by resource and name
@@ -64,11 +69,40 @@ const (
 	applyAtATime = 4
 )
 
-func newProvisioner(c *Controller) *provisioner {
+func newProvisioner(c *Controller, changed func()) *provisioner {
 	return &provisioner{
 		c: c, log: c.log, events: newEvents(c), wake: make(chan struct{}, 1),
 		plans: map[types.NamespacedName]plan{}, gone: map[types.NamespacedName]bool{}, watch: map[types.NamespacedName]seen{},
 		applied: map[string]applied{}, bad: map[types.NamespacedName]string{},
+		collisions: map[types.NamespacedName]string{}, changed: changed,
+	}
+}
+
+// collision is the object that is in the way of a Gateway's; "": there is none
+// that is known.
+func (p *provisioner) collision(g types.NamespacedName) string {
+	if p == nil {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.collisions[g]
+}
+
+func (p *provisioner) collided(g types.NamespacedName, err error) {
+	text := ""
+	if errors.Is(err, errForeign) {
+		text = err.Error()
+	}
+	p.mu.Lock()
+	before := p.collisions[g]
+	delete(p.collisions, g)
+	if text != "" {
+		p.collisions[g] = text
+	}
+	p.mu.Unlock()
+	if before != text {
+		p.changed()
 	}
 }
 
@@ -115,6 +149,7 @@ func (p *provisioner) want(ours []*gatewayv1.Gateway, result *kube.Result) {
 	}
 	p.mu.Lock()
 	p.plans, p.gone, p.watch = plans, gone, watch
+	maps.DeleteFunc(p.collisions, func(g types.NamespacedName, _ string) bool { _, ok := plans[g]; return !ok })
 	p.mu.Unlock()
 	poke(p.wake)
 }
@@ -181,6 +216,7 @@ func (p *provisioner) round(ctx context.Context) (ok bool) {
 		work.Go(func() {
 			defer func() { <-places }()
 			err := p.apply(ctx, w, watch[infraName(w.gateway)], &mu)
+			p.collided(name, err)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

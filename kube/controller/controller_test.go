@@ -214,6 +214,33 @@ func TestProgress(t *testing.T) {
 }
 
 // TestNews: a person is told what is refused, and that it is no more.
+// What is in the way of a Gateway's infrastructure is known until it is gone, and
+// only a change leads to another translation.
+func TestCollisions(t *testing.T) {
+	changes := 0
+	p := newProvisioner(&Controller{}, func() { changes++ })
+	gw := types.NamespacedName{Namespace: "ai", Name: "models"}
+	taken := fmt.Errorf("services ai/models-penstock: %w", errForeign)
+	for _, c := range []struct {
+		err     error
+		want    string
+		changes int
+	}{
+		{nil, "", 0},
+		{errors.New("the API server is away"), "", 0},
+		{taken, taken.Error(), 1},
+		{taken, taken.Error(), 1},
+		{nil, "", 2},
+	} {
+		if p.collided(gw, c.err); p.collision(gw) != c.want || changes != c.changes {
+			t.Errorf("after %v: %q, %d changes; want %q, %d", c.err, p.collision(gw), changes, c.want, c.changes)
+		}
+	}
+	if (*provisioner)(nil).collision(gw) != "" {
+		t.Error("a collision where nothing is provisioned")
+	}
+}
+
 func TestNews(t *testing.T) {
 	condition := func(status metav1.ConditionStatus, reason, message string) map[string]metav1.Condition {
 		return map[string]metav1.Condition{"Accepted for gw": {Type: "Accepted", Status: status, Reason: reason, Message: message}}

@@ -63,7 +63,7 @@ func newTerm(c *Controller) *term {
 	t.feed = newFeed(c)
 	t.status = newStatusWriter(c)
 	if c.o.Provision != nil {
-		t.provision = newProvisioner(c)
+		t.provision = newProvisioner(c, t.rebuild)
 	}
 	return t
 }

@@ -86,7 +86,7 @@ func (t *term) observe(ours []*gatewayv1.Gateway) {
 			t.served[name] = s
 		}
 		ready, refused, _ := t.readiness(name, s)
-		s.observed = kube.Observed{Ready: ready, Refused: refused}
+		s.observed = kube.Observed{Ready: ready, Refused: refused, Unprovisioned: t.provision.collision(name)}
 		t.addresses(g, &s.observed)
 	}
 }
