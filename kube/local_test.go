@@ -5,7 +5,6 @@ package kube_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -102,13 +101,14 @@ func TestRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, r := range kube.GatewayRows(&m.Objects, l.Result.Statuses) {
+	v := m.Overview(l.Result, "")
+	for _, r := range v.GatewayRows() {
 		got = append(got, fmt.Sprint(r.Reason, " ", r.Name, r.Addresses, r.Listeners[0].Routes))
 	}
-	for _, r := range kube.RouteRows(&m.Objects, l.Result.Statuses) {
+	for _, r := range v.RouteRows() {
 		got = append(got, fmt.Sprint(r.Reason, " ", r.Name, " at ", r.Parent))
 	}
-	for _, r := range kube.PoolRows(&m.Objects, l.Result.Statuses) {
+	for _, r := range v.PoolRows() {
 		got = append(got, fmt.Sprint(r.Reason, " ", r.Name, " at ", r.Parent, " bad ", r.Bad))
 	}
 	want := []string{
@@ -120,18 +120,25 @@ func TestRows(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if in := m.In("elsewhere"); len(in.Gateways) != 0 || !m.Has([]string{"Gateway"}, "ai", "models") || m.Has([]string{"Gateway"}, "", "x") {
-		t.Error("In and Has do not find what is there")
+	if rows := m.Overview(l.Result, "elsewhere").GatewayRows(); rows != nil {
+		t.Errorf("Gateways of another namespace: %v", rows)
+	}
+	for _, c := range []struct {
+		namespace, name string
+		want            bool
+	}{{"ai", "models", true}, {"", "models", true}, {"", "x", false}, {"elsewhere", "models", false}} {
+		if _, found := v.Explain([]string{"Gateway"}, c.namespace, c.name); found != c.want {
+			t.Errorf("Gateway %s of namespace %q is found: %v", c.name, c.namespace, found)
+		}
 	}
 	// A status of an older generation is said to be old.
-	s := slices.Clone(l.Result.Statuses)
 	for _, g := range m.Gateways {
 		g.Generation = 7
 	}
-	for _, st := range s {
+	for _, st := range l.Result.Statuses {
 		st.Generation = 7
 	}
-	if r := kube.GatewayRows(&m.Objects, s); r[0].Reason != "Stale" {
+	if r := v.GatewayRows(); r[0].Reason != "Stale" {
 		t.Errorf("an old status is %s", r[0].Reason)
 	}
 }

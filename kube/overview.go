@@ -16,6 +16,18 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
+// Overview is what people ask about: objects, and the statuses that stand in
+// them or that a translation makes of them.
+type Overview struct {
+	*Objects // of read; a list that is nil is not known
+	Statuses []*Status
+	// Namespace whose objects are shown; empty: all.
+	Namespace string
+
+	read    string // the namespace that the objects are of; empty: all
+	members bool   // the annotation penstock.dev/members counts
+}
+
 // Finding is one condition of one object.
 type Finding struct {
 	Kind      string `json:"kind"`
@@ -31,7 +43,7 @@ type Finding struct {
 }
 
 // Object is what a finding is about, as it is typed: kind/name.
-func (f *Finding) Object() string {
+func (f Finding) Object() string {
 	return strings.ToLower(f.Kind) + "/" + types.NamespacedName{Namespace: f.Namespace, Name: f.Name}.String()
 }
 
@@ -111,6 +123,10 @@ func (o *Objects) Statuses() []*Status {
 		s := of(kindGateway, g)
 		s.Conditions, s.Addresses, s.Listeners = g.Status.Conditions, g.Status.Addresses, g.Status.Listeners
 	}
+	for _, l := range byAge(o.ListenerSets) {
+		s := of(kindListenerSet, l)
+		s.Conditions, s.Entries = l.Status.Conditions, l.Status.Listeners
+	}
 	for _, r := range byAge(o.HTTPRoutes) {
 		of(kindHTTPRoute, r).Parents = r.Status.Parents
 	}
@@ -122,6 +138,12 @@ func (o *Objects) Statuses() []*Status {
 	}
 	for _, m := range byAge(o.Models) {
 		of(kindModel, m).Parents = m.Status.Parents
+	}
+	for _, p := range byAge(o.GatewayPolicies) {
+		of(kindGatewayPolicy, p).Ancestors = p.Status.Ancestors
+	}
+	for _, p := range byAge(o.BackendTLSPolicies) {
+		of(kindBackendTLSPolicy, p).Ancestors = p.Status.Ancestors
 	}
 	return out
 }
@@ -166,189 +188,4 @@ func judge(list []Finding) Verdict {
 		}
 	}
 	return Verdict{Reason: list[0].Reason}
-}
-
-// GatewayRow is a Gateway in a table.
-type GatewayRow struct {
-	Namespace string        `json:"namespace"`
-	Name      string        `json:"name"`
-	Class     string        `json:"class"`
-	Addresses []string      `json:"addresses"`
-	Listeners []ListenerRow `json:"listeners"`
-	Verdict
-	Findings []Finding `json:"conditions"`
-}
-
-// ListenerRow is a listener of a Gateway.
-type ListenerRow struct {
-	Name     string `json:"name"`
-	Port     int32  `json:"port"`
-	Protocol string `json:"protocol"`
-	Host     string `json:"hostname,omitempty"`
-	Routes   int32  `json:"attachedRoutes"`
-}
-
-// RouteRow is a route as one of its parents sees it.
-type RouteRow struct {
-	Kind      string   `json:"kind"`
-	Namespace string   `json:"namespace"`
-	Name      string   `json:"name"`
-	Parent    string   `json:"parent"`
-	Hosts     []string `json:"hostnames"`
-	Verdict
-	Findings []Finding `json:"conditions"`
-}
-
-// PoolRow is an InferencePool as one Gateway sees it.
-type PoolRow struct {
-	Namespace string            `json:"namespace"`
-	Name      string            `json:"name"`
-	Parent    string            `json:"parent"` // empty: no route of any Gateway leads to it
-	Selector  map[string]string `json:"selector"`
-	Ports     []int32           `json:"ports"`
-	Picker    string            `json:"endpointPicker,omitempty"` // empty: the gateway's own
-	Verdict
-	Findings []Finding `json:"conditions"`
-}
-
-// GatewayRows are the Gateways of o. statuses are those in the objects, or
-// those of a translation.
-func GatewayRows(o *Objects, statuses []*Status) []GatewayRow {
-	var out []GatewayRow
-	for _, g := range sorted(o.Gateways) {
-		s := statusOf(statuses, kindGateway, g)
-		row := GatewayRow{Namespace: g.Namespace, Name: g.Name, Class: string(g.Spec.GatewayClassName), Findings: s.Findings()}
-		row.Verdict = judge(row.Findings)
-		for _, a := range s.Addresses {
-			row.Addresses = append(row.Addresses, a.Value)
-		}
-		for _, l := range g.Spec.Listeners {
-			r := ListenerRow{Name: string(l.Name), Port: int32(l.Port), Protocol: string(l.Protocol), Host: string(deref(l.Hostname, ""))}
-			for _, ls := range s.Listeners {
-				if ls.Name == l.Name {
-					r.Routes = ls.AttachedRoutes
-				}
-			}
-			row.Listeners = append(row.Listeners, r)
-		}
-		out = append(out, row)
-	}
-	return out
-}
-
-// RouteRows are the routes of o, a row per parent.
-func RouteRows(o *Objects, statuses []*Status) []RouteRow {
-	var out []RouteRow
-	add := func(kind string, object metav1.Object, hosts []gatewayv1.Hostname, refs []gatewayv1.ParentReference) {
-		s := statusOf(statuses, kind, object)
-		row := RouteRow{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
-		for _, h := range hosts {
-			row.Hosts = append(row.Hosts, string(h))
-		}
-		for _, p := range s.Parents {
-			row.Parent = s.parentName(p.ParentRef)
-			row.Findings = findingsOf(s.Findings(), row.Parent+foreign(string(p.ControllerName)))
-			row.Verdict = judge(row.Findings)
-			out = append(out, row)
-		}
-		for _, ref := range refs {
-			if !slices.ContainsFunc(s.Parents, func(p gatewayv1.RouteParentStatus) bool { return sameParent(p.ParentRef, ref) }) {
-				row.Parent, row.Findings = s.parentName(ref), nil
-				row.Verdict = Verdict{"Unanswered", "no controller answers for this parent: is its name right, and its class served?", true}
-				out = append(out, row)
-			}
-		}
-	}
-	for _, r := range sorted(o.HTTPRoutes) {
-		add(kindHTTPRoute, r, r.Spec.Hostnames, r.Spec.ParentRefs)
-	}
-	for _, r := range sorted(o.GRPCRoutes) {
-		add(kindGRPCRoute, r, r.Spec.Hostnames, r.Spec.ParentRefs)
-	}
-	return out
-}
-
-// PoolRows are the InferencePools of o, a row per Gateway.
-func PoolRows(o *Objects, statuses []*Status) []PoolRow {
-	var out []PoolRow
-	for _, p := range sorted(o.InferencePools) {
-		s := statusOf(statuses, kindInferencePool, p)
-		row := PoolRow{Namespace: p.Namespace, Name: p.Name, Selector: selectorOf(p), Ports: targetPorts(p)}
-		if ref := p.Spec.EndpointPickerRef; ref != nil {
-			row.Picker = string(ref.Name)
-			if ref.Port != nil {
-				row.Picker += ":" + strconv.Itoa(int(ref.Port.Number))
-			}
-		}
-		for _, parent := range s.Pools {
-			row.Parent = poolParentName(parent, p.Namespace)
-			row.Findings = findingsOf(s.Findings(), row.Parent+foreign(string(parent.ControllerName)))
-			row.Verdict = judge(row.Findings)
-			out = append(out, row)
-		}
-		if s.Pools == nil {
-			row.Verdict = Verdict{"NotReferenced", "no route of any Gateway leads to the pool", true}
-			out = append(out, row)
-		}
-	}
-	return out
-}
-
-func sorted[T any, P object[T]](list []P) []P {
-	out := slices.Clone(list)
-	slices.SortFunc(out, func(a, b P) int { return compareNames(nameOf(a), nameOf(b)) })
-	return out
-}
-
-// statusOf is the status of an object; an empty one where there is none.
-func statusOf(list []*Status, kind string, o metav1.Object) *Status {
-	s := statusFor(list, kind, nameOf(o))
-	if s.Generation == 0 {
-		s.Generation = o.GetGeneration()
-	}
-	return s
-}
-
-func findingsOf(list []Finding, of string) []Finding {
-	var out []Finding
-	for _, f := range list {
-		if f.Of == of {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// In are the objects of a namespace, those whose kind has none included; all
-// where namespace is empty.
-func (o *Objects) In(namespace string) *Objects {
-	if namespace == "" {
-		return o
-	}
-	return &Objects{
-		GatewayClasses: o.GatewayClasses,
-		Gateways:       within(o.Gateways, namespace),
-		HTTPRoutes:     within(o.HTTPRoutes, namespace),
-		GRPCRoutes:     within(o.GRPCRoutes, namespace),
-		InferencePools: within(o.InferencePools, namespace),
-		Models:         within(o.Models, namespace),
-	}
-}
-
-func within[T any, P object[T]](list []P, namespace string) []P {
-	var out []P
-	for _, o := range list {
-		if o.GetNamespace() == namespace {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// Has says whether there is an object of one of the kinds; an empty namespace
-// is any.
-func (o *Objects) Has(kinds []string, namespace, name string) bool {
-	return slices.ContainsFunc(o.Statuses(), func(s *Status) bool {
-		return slices.Contains(kinds, s.Kind) && s.Name == name && (namespace == "" || s.Namespace == namespace)
-	})
 }

@@ -47,9 +47,13 @@ what was known at that moment:
 
 Members of one TOTAL are equally good; one of them was picked at random.
 
-With gateway/NAME, route/NAME, pool/NAME or model/NAME it shows every condition
-of that object in a cluster (--kubeconfig, --context, --namespace), what is wrong
-first; with -f MANIFESTS those that a controller would write.
+With KIND/NAME or KIND/NAMESPACE/NAME it shows every condition of that object in a
+cluster (--kubeconfig, --context, --namespace), what is wrong first; with
+-f MANIFESTS those that a controller would write. Of a route or model it shows the
+trouble of its pools too, and of an object that no controller answers for what
+may be wrong. Kinds are gateway, gatewayclass, listenerset, route (httproute,
+grpcroute), model, pool (inferencepool), policy (gatewaypolicy) and
+backendtlspolicy.
 
 Exit codes: 0 printed, 1 the gateway was not reached, does not know the request
 or refuses the body, 2 wrong flags or an unreadable file.`,
@@ -59,8 +63,20 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
 			}
-			if len(args) == 1 && namesObject(args[0]) {
-				return o.objects.explain(c, args[0], o.output)
+			if len(args) == 1 {
+				object, err := namesObject(args[0])
+				if err != nil {
+					return err
+				}
+				if object {
+					if bad := givenOf(c, "admin", "body", "model", "pool", "path"); bad != nil {
+						return usageError("%s is an object of Kubernetes, for which %s", args[0], meaningless(bad))
+					}
+					return o.objects.explain(c, args[0], o.output)
+				}
+			}
+			if bad := o.objects.given(c); bad != nil {
+				return usageError("a request is explained by a running gateway (--admin), for which %s; KIND/NAME names an object", meaningless(bad))
 			}
 			a, err := adminOf(c, o.admin)
 			if err != nil {

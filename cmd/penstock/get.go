@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -128,7 +129,7 @@ type getOptions struct {
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|pickers|models|picks|gateways|routes|inferencepools",
+		Use:   "get pools|members|pickers|models|picks|gateways|routes|inferencepools|gatewaypolicies",
 		Short: "Show what a running gateway knows, or what became of objects of Kubernetes",
 		Long: `Show what a running gateway knows, from its admin interface.
 
@@ -145,22 +146,30 @@ Or show what the controller, or whoever else is responsible, has written to the
 status of objects in a cluster (--kubeconfig, --context, --namespace); with
 -f MANIFESTS what it would write, without a cluster. What is wrong comes first.
 
-  gateways        Gateways with their addresses and listeners
-  routes          HTTPRoutes and GRPCRoutes, a row per parent
-  inferencepools  InferencePools, a row per Gateway; also "pools" with one of
-                  the flags for clusters
+  gateways         Gateways with their addresses and listeners
+  routes           HTTPRoutes and GRPCRoutes, a row per parent
+  models           Models, a row per parent, with one of the flags for clusters:
+                   --namespace "" is all of them
+  inferencepools   InferencePools, a row per Gateway, with how many of the pods
+                   that they select serve (READY); also "pools" with one of the
+                   flags for clusters
+  gatewaypolicies  GatewayPolicies, a row per Gateway; also "policies"
 
 Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 2 wrong flags.`,
 		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json\n  penstock get routes --namespace shop\n  penstock get gateways -f manifests/",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "pickers", "models", "picks", "gateways", "routes", "inferencepools"},
+		ValidArgs: []string{"pools", "members", "pickers", "models", "picks", "gateways", "routes", "inferencepools", "gatewaypolicies", "policies"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
 			}
-			if isObjects(args[0]) || args[0] == "pools" && o.objects.given(c) {
-				return o.objects.get(c, args[0], o.output)
+			kinds, err := o.source(c, args[0])
+			if err != nil {
+				return err
+			}
+			if kinds != nil {
+				return o.objects.get(c, kinds, o.output)
 			}
 			a, err := adminOf(c, o.admin)
 			if err != nil {
@@ -175,6 +184,34 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
 	o.objects.add(c)
 	return quiet(c)
+}
+
+// source is where an answer comes from: the kinds of objects to read, or none
+// for a running gateway. A flag that means nothing there is refused.
+func (o *getOptions) source(c *cobra.Command, what string) (kinds []string, err error) {
+	if what == "policies" {
+		what = "gatewaypolicies"
+	}
+	kinds, both := kindsToGet(what)
+	objects := o.objects.given(c)
+	if kinds != nil && (!both || objects != nil) {
+		if bad := givenOf(c, "admin", "pool", "number"); bad != nil {
+			return nil, usageError("get %s shows objects of Kubernetes, for which %s", what, meaningless(bad))
+		}
+		return kinds, nil
+	}
+	if objects != nil {
+		return nil, usageError("get %s asks a running gateway (--admin), for which %s; gateways, routes, models, inferencepools and gatewaypolicies can be got from a cluster", what, meaningless(objects))
+	}
+	for _, flag := range []struct {
+		name string
+		of   []string
+	}{{"pool", []string{"members", "pickers", "picks"}}, {"number", []string{"picks"}}} {
+		if !slices.Contains(flag.of, what) && c.Flags().Changed(flag.name) {
+			return nil, usageError("--%s is for get %s, not for %s", flag.name, strings.Join(flag.of, ", "), what)
+		}
+	}
+	return nil, nil
 }
 
 func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Writer) error {

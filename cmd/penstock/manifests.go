@@ -132,28 +132,29 @@ func writeReport(w io.Writer, files *kube.Manifests, l *kube.Local) {
 	said := map[string]bool{}
 	for _, s := range l.Result.Statuses {
 		for _, f := range s.Findings() {
-			if !f.Bad {
-				continue
-			}
-			of := ""
-			if f.Of != "" {
-				of = ", " + f.Of
-			}
-			line := fmt.Sprintf("%s%s: %s is %s: %s: %s\n", f.Object(), of, f.Condition, strings.ToLower(f.Status), f.Reason, f.Message)
-			if key := f.Object() + f.Of + f.Reason + f.Message; !said[key] { // the same cause makes several conditions
-				said[key] = true
-				io.WriteString(w, line)
-			}
+			writeFinding(w, f, said)
 		}
 	}
-	for _, r := range kube.RouteRows(&files.Objects, l.Result.Statuses) {
-		if r.Findings == nil {
-			fmt.Fprintf(w, "%s/%s/%s, %s: no Gateway of the files answers to that\n", strings.ToLower(r.Kind), r.Namespace, r.Name, r.Parent)
-		}
+	for _, f := range files.Overview(l.Result, "").Silent() {
+		writeFinding(w, f, said)
 	}
 	for _, s := range files.Skipped {
 		fmt.Fprintf(w, "not read: %s\n", s)
 	}
+}
+
+// writeFinding tells of a finding that is bad; the same cause makes several.
+func writeFinding(w io.Writer, f kube.Finding, said map[string]bool) {
+	key := f.Object() + f.Of + f.Reason + f.Message
+	if !f.Bad || said[key] {
+		return
+	}
+	said[key] = true
+	of := ""
+	if f.Of != "" {
+		of = ", " + f.Of
+	}
+	fmt.Fprintf(w, "%s%s: %s is %s: %s: %s\n", f.Object(), of, f.Condition, strings.ToLower(f.Status), f.Reason, f.Message)
 }
 
 func sortedSets(m map[string][]config.Member) []string {

@@ -33,17 +33,55 @@ func (f *objectFlags) add(c *cobra.Command) {
 	c.MarkFlagsMutuallyExclusive("context", "filename")
 }
 
-func (f *objectFlags) given(c *cobra.Command) bool {
-	return slices.ContainsFunc([]string{"kubeconfig", "context", "namespace", "filename"}, func(name string) bool { return c.Flags().Changed(name) })
+// given are the flags for objects that were given.
+func (f *objectFlags) given(c *cobra.Command) []string {
+	return givenOf(c, "kubeconfig", "context", "namespace", "filename")
 }
 
-func isObjects(what string) bool {
-	return slices.Contains([]string{"gateways", "routes", "inferencepools"}, what)
+// givenOf are those of the flags that were given, as they are typed.
+func givenOf(c *cobra.Command, names ...string) []string {
+	var out []string
+	for _, name := range names {
+		if c.Flags().Changed(name) {
+			out = append(out, "--"+name)
+		}
+	}
+	return out
 }
 
-// read gives the objects with their statuses. What the cluster does not know is
-// said on standard error.
-func (f *objectFlags) read(c *cobra.Command) (*kube.Objects, []*kube.Status, error) {
+// meaningless says so of flags.
+func meaningless(flags []string) string {
+	if len(flags) == 1 {
+		return flags[0] + " means nothing"
+	}
+	return strings.Join(flags, " and ") + " mean nothing"
+}
+
+// kindsToGet are the kinds of what can be got from a cluster or from
+// manifests. What both a gateway and a cluster have is the gateway's unless a flag
+// says otherwise.
+func kindsToGet(what string) (kinds []string, both bool) {
+	switch what {
+	case "gateways":
+		return []string{"Gateway"}, false
+	case "routes":
+		return []string{"HTTPRoute", "GRPCRoute"}, false
+	case "inferencepools":
+		return []string{"InferencePool"}, false
+	case "gatewaypolicies":
+		return []string{"GatewayPolicy"}, false
+	case "pools":
+		return []string{"InferencePool"}, true
+	case "models":
+		return []string{"Model"}, true
+	}
+	return nil, false
+}
+
+// read gives the objects of the kinds with their statuses. What is not known of
+// a cluster is said on standard error. skipped are objects of files of kinds that
+// are not read.
+func (f *objectFlags) read(c *cobra.Command, kinds []string) (v *kube.Overview, skipped []string, err error) {
 	if f.files != "" {
 		m, err := kube.LoadManifests(f.files)
 		if err != nil {
@@ -53,50 +91,82 @@ func (f *objectFlags) read(c *cobra.Command) (*kube.Objects, []*kube.Status, err
 		if l.Result == nil {
 			return nil, nil, err
 		}
-		return m.In(f.namespace), l.Result.Statuses, nil
+		return m.Overview(l.Result, f.namespace), m.Skipped, nil
 	}
 	cluster, err := kube.Connect(f.kubeconfig, f.context, "penstock-get/"+version)
 	if err != nil {
 		return nil, nil, usageError("%w", err)
 	}
-	o, unknown, err := cluster.Read(c.Context(), f.namespace)
+	v, notes, err := cluster.Read(c.Context(), f.namespace, kinds...)
 	if err != nil {
 		return nil, nil, &exitError{exitFailed, err}
 	}
-	for _, kind := range unknown {
-		fmt.Fprintf(c.ErrOrStderr(), "penstock: the cluster knows no %s: their CRD is not installed\n", kind)
+	for _, note := range notes {
+		fmt.Fprintf(c.ErrOrStderr(), "penstock: %s\n", note)
 	}
-	return o, o.Statuses(), nil
+	return v, nil, nil
 }
 
-func (f *objectFlags) get(c *cobra.Command, what, output string) error {
-	o, statuses, err := f.read(c)
+func (f *objectFlags) get(c *cobra.Command, kinds []string, output string) error {
+	v, skipped, err := f.read(c, kinds)
 	if err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
 	var rows any
-	switch what {
-	case "gateways":
-		list := kube.GatewayRows(o, statuses)
+	n := 0
+	switch kinds[0] {
+	case "Gateway":
+		list := v.GatewayRows()
 		worstFirst(list, func(r kube.GatewayRow) bool { return r.Bad })
 		gatewayTable(tw, list)
-		rows = list
-	case "routes":
-		list := kube.RouteRows(o, statuses)
+		rows, n = list, len(list)
+	case "HTTPRoute":
+		list := v.RouteRows()
 		worstFirst(list, func(r kube.RouteRow) bool { return r.Bad })
 		routeTable(tw, list)
-		rows = list
+		rows, n = list, len(list)
+	case "Model":
+		list := v.ModelRows()
+		worstFirst(list, func(r kube.ModelRow) bool { return r.Bad })
+		modelObjectTable(tw, list)
+		rows, n = list, len(list)
+	case "GatewayPolicy":
+		list := v.PolicyRows()
+		worstFirst(list, func(r kube.PolicyRow) bool { return r.Bad })
+		policyTable(tw, list)
+		rows, n = list, len(list)
 	default:
-		list := kube.PoolRows(o, statuses)
+		list := v.PoolRows()
 		worstFirst(list, func(r kube.PoolRow) bool { return r.Bad })
 		inferencePoolTable(tw, list)
-		rows = list
+		rows, n = list, len(list)
+	}
+	if n == 0 {
+		f.nothing(c.ErrOrStderr(), kinds, skipped)
 	}
 	if output == "json" {
+		if n == 0 {
+			rows = []struct{}{}
+		}
 		return printJSON(c.OutOrStdout(), rows)
 	}
+	if n == 0 {
+		return nil
+	}
 	return tw.Flush()
+}
+
+// nothing says that there are no rows, and what of the files was not read.
+func (f *objectFlags) nothing(w io.Writer, kinds, skipped []string) {
+	where := in(f.namespace)
+	if f.files != "" {
+		where += " in " + f.files
+	}
+	fmt.Fprintf(w, "penstock: there is no %s%s\n", strings.Join(kinds, " or "), where)
+	for _, s := range skipped {
+		fmt.Fprintf(w, "not read: %s\n", s)
+	}
 }
 
 // worstFirst keeps the order among those that are alike.
@@ -126,7 +196,7 @@ func routeTable(w io.Writer, rows []kube.RouteRow) {
 }
 
 func inferencePoolTable(w io.Writer, rows []kube.PoolRow) {
-	fmt.Fprintln(w, "REASON\tNAMESPACE\tPOOL\tGATEWAY\tPORTS\tSELECTOR\tPICKER\tMESSAGE")
+	fmt.Fprintln(w, "REASON\tNAMESPACE\tPOOL\tREADY\tGATEWAY\tPORTS\tSELECTOR\tPICKER\tMESSAGE")
 	for _, r := range rows {
 		var ports, selector []string
 		for _, p := range r.Ports {
@@ -135,13 +205,31 @@ func inferencePoolTable(w io.Writer, rows []kube.PoolRow) {
 		for _, key := range slices.Sorted(maps.Keys(r.Selector)) {
 			selector = append(selector, key+"="+r.Selector[key])
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Reason, r.Namespace, r.Name, orDash(strings.TrimPrefix(r.Parent, "Gateway ")), strings.Join(ports, ","), strings.Join(selector, ","), cmp.Or(r.Picker, "gateway"), orDash(oneLine(r.Message)))
+		ready := "-"
+		if r.Pods != nil {
+			ready = fmt.Sprintf("%d/%d", r.Pods.Ready, r.Pods.Matched)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Reason, r.Namespace, r.Name, ready, orDash(strings.TrimPrefix(r.Parent, "Gateway ")), strings.Join(ports, ","), strings.Join(selector, ","), cmp.Or(r.Picker, "gateway"), orDash(oneLine(r.Message)))
+	}
+}
+
+func modelObjectTable(w io.Writer, rows []kube.ModelRow) {
+	fmt.Fprintln(w, "REASON\tNAMESPACE\tMODEL\tPARENT\tNAMES\tALIAS OF\tPOOLS\tMESSAGE")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Reason, r.Namespace, r.Name, orDash(strings.TrimPrefix(r.Parent, "Gateway ")), strings.Join(r.Names, ","), orDash(r.Alias), orDash(strings.Join(r.Targets, ", ")), orDash(oneLine(r.Message)))
+	}
+}
+
+func policyTable(w io.Writer, rows []kube.PolicyRow) {
+	fmt.Fprintln(w, "REASON\tNAMESPACE\tPOLICY\tTARGET\tGATEWAY\tMESSAGE")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Reason, r.Namespace, r.Name, r.Target, orDash(strings.TrimPrefix(r.Parent, "Gateway ")), orDash(oneLine(r.Message)))
 	}
 }
 
 // oneLine keeps a table a table: the whole is shown by explain.
 func oneLine(s string) string {
-	const most = 120
+	const most = 200
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most-1], "") + "…"
@@ -149,44 +237,69 @@ func oneLine(s string) string {
 	return s
 }
 
-// objectKinds are the words for kinds on the command line.
-func objectKinds(word string) []string {
+// objectWords are the words for kinds on the command line, with the kinds.
+func objectWords() map[string][]string {
 	return map[string][]string{
-		"gateway": {"Gateway"}, "gatewayclass": {"GatewayClass"}, "route": {"HTTPRoute", "GRPCRoute"},
-		"httproute": {"HTTPRoute"}, "grpcroute": {"GRPCRoute"}, "pool": {"InferencePool"},
-		"inferencepool": {"InferencePool"}, "model": {"Model"},
-	}[strings.ToLower(word)]
+		"gateway": {"Gateway"}, "gatewayclass": {"GatewayClass"}, "listenerset": {"ListenerSet"},
+		"route": {"HTTPRoute", "GRPCRoute"}, "httproute": {"HTTPRoute"}, "grpcroute": {"GRPCRoute"},
+		"pool": {"InferencePool"}, "inferencepool": {"InferencePool"}, "model": {"Model"},
+		"policy": {"GatewayPolicy"}, "gatewaypolicy": {"GatewayPolicy"}, "backendtlspolicy": {"BackendTLSPolicy"},
+	}
 }
 
-// namesObject says that an argument is KIND/NAME, which no request id is.
-func namesObject(arg string) bool {
+// objectKinds are the kinds that a word stands for, in the plural too; none: it
+// stands for none.
+func objectKinds(word string) []string {
+	words := objectWords()
+	word = strings.ToLower(word)
+	for _, w := range []string{word, strings.TrimSuffix(word, "s"), strings.TrimSuffix(word, "es"), strings.TrimSuffix(word, "ies") + "y"} {
+		if kinds := words[w]; kinds != nil {
+			return kinds
+		}
+	}
+	return nil
+}
+
+// namesObject says that an argument is KIND/NAME. An id of a request may have a
+// slash too, but none of what looks like an object is taken for one.
+func namesObject(arg string) (bool, error) {
 	word, _, ok := strings.Cut(arg, "/")
-	return ok && objectKinds(word) != nil
+	switch {
+	case !ok || strings.Trim(strings.ToLower(word), "abcdefghijklmnopqrstuvwxyz.") != "":
+		return false, nil
+	case objectKinds(word) == nil:
+		return false, usageError("%s: %q is no kind to explain; those are %s", arg, word, strings.Join(slices.Sorted(maps.Keys(objectWords())), ", "))
+	}
+	return true, nil
 }
 
 func (f *objectFlags) explain(c *cobra.Command, arg, output string) error {
 	word, name, _ := strings.Cut(arg, "/")
 	if namespace, rest, ok := strings.Cut(name, "/"); ok {
+		if f.namespace != "" && f.namespace != namespace {
+			return usageError("%s is of namespace %s, and --namespace says %s; give one", arg, namespace, f.namespace)
+		}
 		f.namespace, name = namespace, rest
 	}
-	o, statuses, err := f.read(c)
+	kinds := objectKinds(word)
+	v, skipped, err := f.read(c, kinds)
 	if err != nil {
 		return err
 	}
-	all := []kube.Finding{}
-	found := 0
-	for _, s := range statuses {
-		if s.Name == name && slices.Contains(objectKinds(word), s.Kind) && (f.namespace == "" || s.Namespace == f.namespace || s.Kind == "GatewayClass") {
-			found++
-			all = append(all, s.Findings()...)
+	all, found := v.Explain(kinds, f.namespace, name)
+	if !found {
+		err := fmt.Errorf("there is no %s %s%s", strings.ToLower(word), name, in(f.namespace))
+		if f.files != "" {
+			err = fmt.Errorf("%w in %s", err, f.files)
+			for _, s := range skipped {
+				fmt.Fprintf(c.ErrOrStderr(), "not read: %s\n", s)
+			}
 		}
-	}
-	if found == 0 && !o.Has(objectKinds(word), f.namespace, name) {
-		return &exitError{exitFailed, fmt.Errorf("there is no %s %s%s", strings.ToLower(word), name, in(f.namespace))}
+		return &exitError{exitFailed, err}
 	}
 	worstFirst(all, func(f kube.Finding) bool { return f.Bad })
 	if output == "json" {
-		return printJSON(c.OutOrStdout(), all)
+		return printJSON(c.OutOrStdout(), append([]kube.Finding{}, all...))
 	}
 	return writeFindings(c.OutOrStdout(), arg, all)
 }
