@@ -259,14 +259,19 @@ func (s *scope) configModels(c *config.Config) {
 	}
 	// Places that serve the same names on the same host are one route; a
 	// request matches a single one, the most specific, so that each lists all
-	// that it serves.
+	// that it serves: also what is served on every host, or by a wildcard.
 	var keys []place
 	for at := range served {
 		keys = append(keys, at)
 	}
 	slices.SortFunc(keys, func(a, b place) int { return strings.Compare(a.host+" "+a.listener, b.host+" "+b.listener) })
 	for _, at := range keys {
-		names := served[at]
+		var names []string
+		for other, list := range served {
+			if other.listener == at.listener && (other.host == "" || other.host == at.host || covers(other.host, at.host)) {
+				names = append(names, list...)
+			}
+		}
 		slices.Sort(names)
 		names = slices.Compact(names)
 		last := len(c.Routes) - 1
