@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/penstock/penstock/api/v1alpha1"
 )
 
 // block is one fenced block of a page.
@@ -125,12 +128,13 @@ type session struct {
 }
 
 func newSession(t *testing.T) *session {
-	free, err := freePorts(3)
+	free, err := freePorts(4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := consecutivePorts(t, 4)
-	pairs := []string{":8080", ":" + free[0], ":9901", ":" + free[1], ":9902", ":" + free[2], "--port 8001", "--port " + strconv.Itoa(first), "--port 8003", "--port " + strconv.Itoa(first+2), "port: 80,", "port: " + free[0] + ","}
+	pairs := []string{":8080", ":" + free[0], ":9901", ":" + free[1], ":9902", ":" + free[2], "--port 8001", "--port " + strconv.Itoa(first), "--port 8003", "--port " + strconv.Itoa(first+2), "port: 80,", "port: " + free[0] + ",",
+		":8443", ":" + free[3], "port: 443\n", "port: " + free[3] + "\n"}
 	for i := range 4 {
 		pairs = append(pairs, ":"+strconv.Itoa(8001+i), ":"+strconv.Itoa(first+i))
 	}
@@ -288,6 +292,58 @@ func TestGeneratedPages(t *testing.T) {
 			t.Errorf("%s is old; make docs (-committed +printed):\n%s", page, diff)
 		}
 	}
+}
+
+// TestModelsPage holds the page of Model and GatewayPolicy to their types: every
+// field is named, and no other in its tables.
+func TestModelsPage(t *testing.T) {
+	const page = "../docs/models-in-kubernetes.md"
+	raw, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.\\[\\]]+)` \\|").FindAllStringSubmatch(string(raw), -1) {
+		named[m[1]] = true
+	}
+	want := map[string]bool{}
+	for _, o := range []any{v1alpha1.ModelSpec{}, v1alpha1.GatewayPolicySpec{}} {
+		for _, name := range fields(reflect.TypeOf(o), "") {
+			if want[name] = true; !named[name] {
+				t.Errorf("%s: no row of a table is about %s", page, name)
+			}
+		}
+	}
+	for name := range named {
+		if !want[name] && name != "timeouts" && name != "retries" {
+			t.Errorf("%s: a row is about %s, which is no field", page, name)
+		}
+	}
+}
+
+// fields are the paths of the fields below a type of ours; what is of others is
+// one field.
+func fields(t reflect.Type, path string) (out []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name = path + name
+		at := f.Type
+		if at.Kind() == reflect.Slice {
+			at, name = at.Elem(), name+"[]"
+		}
+		if at.Kind() == reflect.Pointer {
+			at = at.Elem()
+		}
+		leaf := strings.HasSuffix(name, "Ref") || at.Kind() != reflect.Struct || at.PkgPath() != t.PkgPath()
+		if leaf || strings.HasSuffix(name, "[]") {
+			out = append(out, strings.TrimSuffix(name, "[]"))
+		}
+		if !leaf {
+			out = append(out, fields(at, name+".")...)
+		}
+	}
+	return out
 }
 
 // TestLinks checks that every link to a file of the repository leads somewhere,

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -172,5 +173,46 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 		} else if !errors.As(err, &code) || code.code != exitUsage {
 			t.Errorf("%s: %v has another exit code than %d", c.command, err, exitUsage)
 		}
+	}
+}
+
+// TestExamplesOfObjects: nothing is wrong with the examples but for what the
+// reader has to make, and a pool's selector is that of a Deployment beside it.
+func TestExamplesOfObjects(t *testing.T) {
+	const dir = "../../examples/kubernetes/"
+	mine := map[string][]string{"models.yaml": {"there is no Secret ai/ai-cert", "there is no ConfigMap ai/picker-ca", "it cannot be verified as the GatewayPolicy picked says"}}
+	files, err := filepath.Glob(dir + "*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d examples (%v)", len(files), err)
+	}
+	for _, file := range files {
+		m, err := kube.LoadManifests(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		l, err := m.Local(kube.LocalOptions{Options: kube.Options{Check: checkPickers}})
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		v := m.Overview(l.Result, "")
+		list := v.Silent()
+		for _, s := range v.Statuses {
+			list = append(list, s.Findings()...)
+		}
+		for _, f := range list {
+			if f.Bad && !slices.ContainsFunc(mine[filepath.Base(file)], func(text string) bool { return strings.Contains(f.Message, text) }) {
+				t.Errorf("%s: %s: %s: %s", file, f.Object(), f.Reason, f.Message)
+			}
+		}
+	}
+	text, err := os.ReadFile(dir + "cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One Deployment, one pool, and the same label three times.
+	if n := strings.Count(string(text), "{app: llama}"); n != 3 {
+		t.Errorf("the label that the pool selects stands in cluster.yaml %d times", n)
 	}
 }
