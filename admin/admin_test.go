@@ -88,7 +88,7 @@ func TestAdminAnswers(t *testing.T) {
 		want                 string // part of the answer
 	}{
 		{"GET", "/healthz", "", 200, "ok\n"},
-		{"GET", "/readyz", "", 200, "ok\n"},
+		{"GET", "/readyz", "", 200, "ok\nthe newest configuration is refused, and an older one stays:\npenstock.yaml:3:5: pools[0].nmae: unknown key; did you mean name?\n"},
 		{"GET", "/readyz?verbose", "", 200, `"error": "penstock.yaml:3:5: pools[0].nmae: unknown key; did you mean name?"`},
 		{"GET", "/metrics", "", 200, "penstock_test_total 1"},
 		{"GET", "/config", "", 200, "listeners: []\n"},

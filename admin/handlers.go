@@ -85,10 +85,22 @@ func (s *server) readyz(w http.ResponseWriter, r *http.Request) {
 		if c := ready.Controller; c != nil && !c.Connected {
 			text += "the controller is out of reach since " + c.Since.UTC().Format(time.RFC3339) + "\n"
 		}
-		writeText(w, status, text)
+		writeText(w, status, text+refusedText(&ready))
 	default:
-		writeText(w, status, "not ready: "+ready.Reason+"\n")
+		writeText(w, status, "not ready: "+ready.Reason+"\n"+refusedText(&ready))
 	}
+}
+
+// refusedText says that the newest configuration is not in force, and why.
+func refusedText(r *Readiness) string {
+	if r.Config.Error == "" {
+		return ""
+	}
+	text := "the newest configuration is refused, and an older one stays"
+	if r.Config.ErrorAt != nil {
+		text += ", since " + r.Config.ErrorAt.UTC().Format(time.RFC3339)
+	}
+	return text + ":\n" + strings.TrimSpace(r.Config.Error) + "\n"
 }
 
 func (s *server) config(w http.ResponseWriter, _ *http.Request) {

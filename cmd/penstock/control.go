@@ -78,6 +78,7 @@ func (f *gatewayFlags) run(ctx context.Context, release func()) error {
 	var level slog.LevelVar
 	log := newLogger(config.Log{Format: f.format}, &level)
 	g := newGateway(log, "")
+	g.instead = insteadOfGateway
 	host, _ := os.Hostname() // a name in the controller's log
 	c := newControl(g, &level, f.ops, xds.ClientOptions{
 		Address: f.controller, TokenFile: f.token, CAFile: f.ca, StateDir: f.state, Node: host,

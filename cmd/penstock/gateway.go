@@ -36,6 +36,9 @@ type gateway struct {
 	file    string // of the configuration; "" when there is none
 	started time.Time
 	flagOf  func(key string) string // the flag that gives an address; nil: there are none
+	// instead is what to try with an address that is taken where its key stands in
+	// no file; nil or "": it does.
+	instead func(cfg *config.Config, key string) string
 	reg     *prometheus.Registry
 	proxy   *proxy.Server
 	pickers *extproc.Listeners // where other gateways ask
@@ -204,6 +207,11 @@ func (g *gateway) bound(cfg *config.Config, err error) error {
 	if strings.HasPrefix(part, "pickerListeners[") && strings.HasPrefix(rest, "health: ") {
 		key = part + ".health"
 	}
+	if g.instead != nil {
+		if try := g.instead(cfg, key); try != "" {
+			return fmt.Errorf("%w; %s", err, try)
+		}
+	}
 	try := "try another " + key
 	if g.flagOf != nil {
 		if flag := g.flagOf(key); flag != "" {
@@ -219,6 +227,41 @@ func (g *gateway) bound(cfg *config.Config, err error) error {
 		}
 	}
 	return fmt.Errorf("%w; %s", err, try)
+}
+
+// listenerOf is the listener whose address has the key; nil: it is none's.
+func listenerOf(cfg *config.Config, key string) *config.Listener {
+	for i := range cfg.Listeners {
+		if key == fmt.Sprintf("listeners[%d].address", i) {
+			return &cfg.Listeners[i]
+		}
+	}
+	return nil
+}
+
+// insteadOfGateway is what to try under a controller, whose user has a Gateway in
+// place of the configuration.
+func insteadOfGateway(cfg *config.Config, key string) string {
+	l := listenerOf(cfg, key)
+	switch {
+	case l != nil:
+		return "another process has the port of " + listenerWords(l) + "; choose another one in the Gateway"
+	case key == "ops.address":
+		return "try another --ops"
+	}
+	return ""
+}
+
+// listenerWords names the listeners of a Gateway that share an address.
+func listenerWords(l *config.Listener) string {
+	names := make([]string, len(l.Sections))
+	for i := range l.Sections {
+		names[i] = l.Sections[i].Name
+	}
+	if len(names) == 1 {
+		return "listener " + names[0]
+	}
+	return "listeners " + strings.Join(names, ", ")
 }
 
 // apply builds every part of cfg, which may fail and then changes nothing, and

@@ -19,6 +19,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/certs"
+	"github.com/penstock/penstock/kube"
 )
 
 // A part that cannot be built refuses the whole configuration, at the start and
@@ -72,17 +73,28 @@ func TestAddressesThatAreTaken(t *testing.T) {
 	defer l.Close()
 	taken := fmt.Sprintf("%q", l.Addr())
 	f := &eppFlags{}
+	const sections = `listeners: [{name: l, address: TAKEN, anonymous: true, sections: [{name: one, host: a.example.com}, {name: two, host: b.example.com}]}]`
+	loaded := &kube.Local{Gateway: &kube.Gateway{}}
+	loaded.Namespace, loaded.Name = "ai", "models"
+	shifted := &manifestGateway{manifestFlags: manifestFlags{shift: int32(l.Addr().(*net.TCPAddr).Port) - 80}, loaded: loaded}
+	unshifted := &manifestGateway{manifestFlags: manifestFlags{shift: 8000}, loaded: loaded}
 	for _, c := range []struct {
-		text  string
-		flags func(string) string
-		want  string
+		text    string
+		flags   func(string) string
+		instead func(*config.Config, string) string
+		want    string
 	}{
-		{`listeners: [{name: l, address: TAKEN, anonymous: true}]`, nil, "; try another listeners[0].address"},
-		{`admin: {address: TAKEN}`, f.flagOf, `; try another admin.address, or admin: {address: "off"}`},
-		{`ops: {address: TAKEN}`, nil, "; try another ops.address"},
-		{`ops: {address: TAKEN}`, f.flagOf, "; try another ops.address, or --metrics-port"},
-		{`pickerListeners: [{pool: p, address: TAKEN, health: "off"}]`, f.flagOf, "; try another pickerListeners[0].address, or --grpc-port"},
-		{`pickerListeners: [{pool: p, address: "127.0.0.1:0", health: TAKEN}]`, f.flagOf, "; try another pickerListeners[0].health, or --grpc-health-port"},
+		{`listeners: [{name: l, address: TAKEN, anonymous: true}]`, nil, nil, "; try another listeners[0].address"},
+		{`admin: {address: TAKEN}`, f.flagOf, nil, `; try another admin.address, or admin: {address: "off"}`},
+		{`ops: {address: TAKEN}`, nil, nil, "; try another ops.address"},
+		{`ops: {address: TAKEN}`, f.flagOf, nil, "; try another ops.address, or --metrics-port"},
+		{`pickerListeners: [{pool: p, address: TAKEN, health: "off"}]`, f.flagOf, nil, "; try another pickerListeners[0].address, or --grpc-port"},
+		{`pickerListeners: [{pool: p, address: "127.0.0.1:0", health: TAKEN}]`, f.flagOf, nil, "; try another pickerListeners[0].health, or --grpc-health-port"},
+		{sections, nil, insteadOfGateway, "; another process has the port of listeners one, two; choose another one in the Gateway"},
+		{`ops: {address: TAKEN}`, nil, insteadOfGateway, "; try another --ops"},
+		{sections, nil, shifted.instead, fmt.Sprintf("; try another --low-ports (port 80 of listeners one, two in gateway/ai/models is moved by %d), or another --bind", shifted.shift)},
+		{sections, nil, unshifted.instead, "; try another port of listeners one, two in gateway/ai/models, or another --bind"},
+		{`admin: {address: TAKEN}`, nil, shifted.instead, "; try another --admin-address, or --admin-address off"},
 	} {
 		text := "pools: [{name: p, members: {static: [\"127.0.0.1:1\"]}}]\nmodels: [{name: m, targets: [{pool: p}]}]\n" + strings.ReplaceAll(c.text, "TAKEN", taken)
 		if !strings.Contains(text, "admin") {
@@ -93,7 +105,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := newGateway(slog.New(slog.DiscardHandler), "")
-		g.flagOf = c.flags
+		g.flagOf, g.instead = c.flags, c.instead
 		err = g.reload(cfg, nil)
 		if err == nil || !strings.HasSuffix(err.Error(), "address already in use"+c.want) {
 			t.Errorf("%s\n%v, want %q", c.text, err, c.want)

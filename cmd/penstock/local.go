@@ -129,6 +129,7 @@ func (l *localPlanes) plane(g xds.Gateway) *localPlane {
 	p := l.planes[g]
 	if p == nil {
 		p = &localPlane{gateway: newGateway(l.log.With("gateway", g.String()), ""), since: time.Now()}
+		p.gateway.instead = insteadOfGateway
 		p.gateway.acceptFeed()
 		l.planes[g] = p
 	}

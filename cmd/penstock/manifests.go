@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +61,7 @@ type manifestGateway struct {
 	g   *gateway
 
 	loaded *kube.Local // by the last load
-	told   string      // the report that was printed last
+	told   [2]string   // what was printed last of what is wrong, and of what is served
 }
 
 // run shares the flags of logs and ops with --kubernetes.
@@ -77,7 +79,11 @@ func (f *manifestFlags) run(ctx context.Context, release func(), c *cobra.Comman
 			g.feed(m.loaded.Members)
 			return func() {}, nil
 		},
-		applied: func() { m.g.feed(m.loaded.Members) },
+		applied: func() {
+			m.g.feed(m.loaded.Members)
+			m.report(1, func(w io.Writer) { writeServed(w, m.loaded) })
+		},
+		instead: m.instead,
 	}
 	return p.run(ctx, release)
 }
@@ -93,7 +99,7 @@ func (m *manifestGateway) load() (*config.Config, error) {
 		Gateway: m.gateway, Bind: m.bind, Shift: m.shift,
 		Options: kube.Options{Admin: m.admin, Ops: m.ops, Check: checkPickers},
 	})
-	m.report(files, l)
+	m.report(0, func(w io.Writer) { writeReport(w, files, l) })
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.path, err)
 	}
@@ -102,28 +108,49 @@ func (m *manifestGateway) load() (*config.Config, error) {
 	return l.Config, nil
 }
 
-func (m *manifestGateway) report(files *kube.Manifests, l *kube.Local) {
+// report prints what write has to say if that is another text than before.
+func (m *manifestGateway) report(i int, write func(io.Writer)) {
 	var b strings.Builder
-	writeReport(&b, files, l)
-	if text := b.String(); text != m.told {
-		m.told = text
+	write(&b)
+	if text := b.String(); text != m.told[i] {
+		m.told[i] = text
 		io.WriteString(m.out, text)
 	}
 }
 
-// writeReport says what is served and, object by object, what is not and why.
-func writeReport(w io.Writer, files *kube.Manifests, l *kube.Local) {
-	if l.Gateway != nil && l.Config != nil {
-		var where []string
-		for i := range l.Config.Listeners {
-			where = append(where, l.Config.Listeners[i].Address)
+// instead is what to try with an address that is taken: it comes from the
+// Gateway and the flags.
+func (m *manifestGateway) instead(cfg *config.Config, key string) string {
+	switch l := listenerOf(cfg, key); {
+	case l != nil:
+		_, text, _ := net.SplitHostPort(l.Address)
+		port, _ := strconv.Atoi(text)
+		if from := port - int(m.shift); m.shift != 0 && from > 0 && from < 1024 {
+			return fmt.Sprintf("try another --low-ports (port %d of %s in gateway/%s is moved by %d), or another --bind", from, listenerWords(l), m.loaded.NamespacedName, m.shift)
 		}
-		fmt.Fprintf(w, "gateway/%s is served on %s\n", l.NamespacedName, strings.Join(where, ", "))
-		for _, set := range sortedSets(l.Members) {
-			n := len(l.Members[set])
-			if n == 0 {
-				fmt.Fprintf(w, "  pool %s has no members: no pods or endpoints in the files, and no annotation %s\n", set, kube.MembersAnnotation)
-			}
+		return fmt.Sprintf("try another port of %s in gateway/%s, or another --bind", listenerWords(l), m.loaded.NamespacedName)
+	case key == "admin.address":
+		return "try another --admin-address, or --admin-address off"
+	case key == "ops.address":
+		return "try another --ops, or --ops off"
+	}
+	return ""
+}
+
+// writeServed says what is served.
+func writeServed(w io.Writer, l *kube.Local) {
+	var where []string
+	for i := range l.Config.Listeners {
+		where = append(where, l.Config.Listeners[i].Address)
+	}
+	fmt.Fprintf(w, "gateway/%s is served on %s\n", l.NamespacedName, strings.Join(where, ", "))
+}
+
+// writeReport says, object by object, what is not served and why.
+func writeReport(w io.Writer, files *kube.Manifests, l *kube.Local) {
+	for _, set := range sortedSets(l.Members) {
+		if len(l.Members[set]) == 0 {
+			fmt.Fprintf(w, "pool %s has no members: no pods or endpoints in the files, and no annotation %s\n", set, kube.MembersAnnotation)
 		}
 	}
 	for _, other := range l.Others {

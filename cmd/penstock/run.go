@@ -93,6 +93,8 @@ type process struct {
 	applied func()
 	// flagOf is the flag that gives an address, by its key; nil: there are none.
 	flagOf func(key string) string
+	// instead is that of the gateway.
+	instead func(cfg *config.Config, key string) string
 }
 
 // watchFile is the watch of a configuration file.
@@ -130,7 +132,7 @@ func (p *process) run(ctx context.Context, release func()) error {
 	}
 	log := newLogger(cfg.Log, &level)
 	g := newGateway(log, p.path)
-	g.flagOf = p.flagOf
+	g.flagOf, g.instead = p.flagOf, p.instead
 	end := func() {}
 	if p.begin != nil {
 		if end, err = p.begin(ctx, g, func(why string) { offer(again, why) }); err != nil {
@@ -139,6 +141,9 @@ func (p *process) run(ctx context.Context, release func()) error {
 	}
 	if err := g.reload(cfg, nil); err != nil {
 		return err
+	}
+	if p.applied != nil {
+		p.applied()
 	}
 	for name, addr := range g.proxy.Addresses() {
 		log.Info("listening", "listener", name, "address", addr)
