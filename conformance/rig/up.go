@@ -45,7 +45,7 @@ func up(ctx context.Context, args []string) error {
 	}
 	dir := upFolder(where)
 	if pid, ok := running(dir); ok {
-		return fmt.Errorf("a rig is up already (process %d, KUBECONFIG=%s); rig down ends it", pid, filepath.Join(dir, kubeconfigFile))
+		return fmt.Errorf("a rig is up already (process %d, KUBECONFIG=%s); make rig-down ends it", pid, filepath.Join(dir, kubeconfigFile))
 	}
 	s, more, err := prepare(ctx, "up", args)
 	if err != nil {
@@ -190,7 +190,7 @@ func enter(args []string) error {
 	dir := upFolder(where)
 	pid, ok := running(dir)
 	if !ok {
-		return errors.New("no rig is up; rig up starts one")
+		return errors.New("no rig is up; make rig-up starts one")
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {
