@@ -20,6 +20,8 @@ type validator struct {
 	skip       func(path string) bool // nothing is to be said about path
 	unlistened bool                   // see Options
 	problems   Problems
+
+	instructions int // of the regular expressions of the HTTP route that is looked at
 }
 
 func (v *validator) fail(path, what, hint string) {

@@ -158,6 +158,7 @@ func (v *validator) httpRoutes() {
 			v.attachment(joinIndex(path+".parents", j), &r.Parents[j])
 		}
 		rules := map[string]string{}
+		v.instructions = 0
 		for j := range r.Rules {
 			ru, at := &r.Rules[j], joinIndex(path+".rules", j)
 			if ru.Name != "" {
@@ -338,8 +339,12 @@ func (v *validator) fieldMatch(path string, f *FieldMatch) {
 }
 
 func (v *validator) regex(path, expr string) {
-	if _, err := regexp.Compile(expr); err != nil {
-		v.fail(path, fmt.Sprintf("%q is not a regular expression: %v", expr, err), "the syntax is that of RE2")
+	n, err := Expression(expr)
+	switch v.instructions += n; {
+	case err != nil:
+		v.fail(path, fmt.Sprintf("%q is not a regular expression to match: %v", expr, err), "the syntax is that of RE2")
+	case v.instructions > MaxRouteExpressions:
+		v.fail(path, fmt.Sprintf("the expressions of the route come to about %d instructions, and %d are the most", v.instructions, MaxRouteExpressions), "match by prefix or exactly where that will do")
 	}
 }
 

@@ -331,9 +331,12 @@ func isText(s string) bool {
 	return strings.ToValidUTF8(s, "\x00") == s && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F })
 }
 
-func isRegex(s string) bool {
-	_, err := regexp.Compile(`\A(?:` + s + `)\z`)
-	return err == nil && len(s) <= 4096
+// checkRegex says why what, an expression, cannot be matched.
+func checkRegex(what, expr string) *problem {
+	if _, err := config.Expression(expr); err != nil {
+		return unsupported("%s %q is not a regular expression (RE2) to match: %v", what, expr, err)
+	}
+	return nil
 }
 
 // isPath says whether s can be a path that is matched or sent.
@@ -351,8 +354,8 @@ func isPreciseHost(s string) bool { return isHost(s) && !strings.HasPrefix(s, "*
 
 func checkPathMatch(m config.PathMatch) *problem {
 	switch {
-	case m.Type == "regex" && !isRegex(m.Value):
-		return unsupported("path %q is not a regular expression (RE2)", m.Value)
+	case m.Type == "regex" && checkRegex("path", m.Value) != nil:
+		return checkRegex("path", m.Value)
 	case m.Type != "regex" && !isPath(m.Value):
 		return unsupported("%q is not a path", m.Value)
 	case m.Type == "regex" && !isText(m.Value):

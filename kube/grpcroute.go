@@ -28,7 +28,7 @@ func (t *translation) compileGRPCRoute(r *gatewayv1.GRPCRoute) *compiled {
 		spec := &r.Spec.Rules[i]
 		rule := config.HTTPRule{Name: c.ruleName(spec.Name)}
 		bad := grpcMatches(spec.Matches, &rule)
-		if bad != nil {
+		if bad = cmp.Or(bad, c.expressions(&rule)); bad != nil {
 			rule.Matches = nil
 		}
 		f := filters{t: t, self: self, c: c, rule: &rule}
@@ -111,8 +111,10 @@ func grpcPath(m *gatewayv1.GRPCMethodMatch) (config.PathMatch, *problem) {
 			}
 			return "(?:" + s + ")"
 		}
-		if service != "" && !isRegex(service) || method != "" && !isRegex(method) {
-			return config.PathMatch{}, unsupported("method match %q, %q is not of regular expressions (RE2)", service, method)
+		for _, expr := range []string{service, method} {
+			if bad := checkRegex("method match", expr); bad != nil {
+				return config.PathMatch{}, bad
+			}
 		}
 		return config.PathMatch{Type: "regex", Value: "^/" + part(service) + "/" + part(method) + "$"}, nil
 	case kind != gatewayv1.GRPCMethodMatchExact:

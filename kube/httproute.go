@@ -26,6 +26,8 @@ type compiled struct {
 	invalid    *problem // the whole route cannot be served
 	dropped    []string // rules that cannot be served, and why
 	unresolved *problem // the first reference that cannot be followed
+
+	instructions int // of the regular expressions of rules, see [config.Expression]
 }
 
 // conditions of a route beside Accepted.
@@ -67,6 +69,36 @@ func (c *compiled) ruleName(name *gatewayv1.SectionName) string {
 	return s
 }
 
+// expressions holds the regular expressions of a rule, and of the route so far,
+// to what matching may cost.
+func (c *compiled) expressions(rule *config.HTTPRule) *problem {
+	var all []string
+	for i := range rule.Matches {
+		m := &rule.Matches[i]
+		if m.Path.Type == "regex" {
+			all = append(all, m.Path.Value)
+		}
+		for _, f := range slices.Concat(m.Headers, m.Query) {
+			if f.Type == "regex" {
+				all = append(all, f.Value)
+			}
+		}
+	}
+	sum := c.instructions
+	for _, expr := range all {
+		n, err := config.Expression(expr)
+		if err != nil {
+			return unsupported("%q is not a regular expression (RE2) to match: %v", expr, err)
+		}
+		sum += n
+	}
+	if sum > config.MaxRouteExpressions {
+		return unsupported("the regular expressions of the route come to about %d instructions, and %d are the most", sum, config.MaxRouteExpressions)
+	}
+	c.instructions = sum
+	return nil
+}
+
 // seal decides what rules that were dropped mean for the route: only where none
 // is left it is not accepted.
 func (c *compiled) seal(rules int) *compiled {
@@ -85,7 +117,7 @@ func (t *translation) compileHTTPRoute(r *gatewayv1.HTTPRoute) *compiled {
 		spec := &r.Spec.Rules[i]
 		rule := config.HTTPRule{Name: c.ruleName(spec.Name)}
 		bad := httpMatches(spec.Matches, &rule)
-		if bad != nil {
+		if bad = cmp.Or(bad, c.expressions(&rule)); bad != nil {
 			rule.Matches = nil
 		}
 		f := filters{t: t, self: self, c: c, rule: &rule}
@@ -191,8 +223,8 @@ func appendMatch(list *[]config.FieldMatch, f config.FieldMatch, header bool) *p
 		return unsupported("match of type %s is not supported", f.Type)
 	case f.Name == "", header && !isToken(f.Name):
 		return unsupported("%q is not a name of a header or query parameter", f.Name)
-	case f.Type == "regex" && !isRegex(f.Value):
-		return unsupported("%q is not a regular expression (RE2)", f.Value)
+	case f.Type == "regex" && checkRegex(f.Name, f.Value) != nil:
+		return checkRegex(f.Name, f.Value)
 	case !isText(f.Name), header && !isFieldValue(f.Value), !isText(f.Value):
 		return unsupported("the value to match of %q holds control characters", f.Name)
 	}
