@@ -249,7 +249,7 @@ func FuzzMatch(f *testing.F) {
 // FuzzPath: whatever the spelling, a path that reads as one below /admin is
 // never taken by the rule for the rest.
 func FuzzPath(f *testing.F) {
-	for _, p := range []string{"/admin", "/%61dmin/x", "//admin", "/x/../admin", "/x%2f../admin", `/x\..\admin`, "/./admin", "/a/%2e%2e/admin", "/admin%2fx"} {
+	for _, p := range []string{"/admin", "/%61dmin/x", "//admin", "/x/../admin", "/x%2f../admin", `/x\..\admin`, "/./admin", "/a/%2e%2e/admin", "/admin%2fx", "/pub/..;/admin", "/admin;x", "/.;x/admin;y/z"} {
 		f.Add(p)
 	}
 	one := func(value string) config.HTTPRule {
@@ -273,7 +273,8 @@ func FuzzPath(f *testing.F) {
 		}
 		// Readings of servers: decoded once, backslashes as slashes, slashes merged
 		// before or after dots are resolved.
-		for _, p := range []string{u.Path, strings.ReplaceAll(u.Path, `\`, "/")} {
+		bare := regexp.MustCompile(`;[^/]*`).ReplaceAllString(strings.ReplaceAll(u.Path, `\`, "/"), "")
+		for _, p := range []string{u.Path, strings.ReplaceAll(u.Path, `\`, "/"), bare} {
 			for _, clean := range []string{cleanLoose(p), cleanStrict(p)} {
 				if clean == "/admin" || strings.HasPrefix(clean, "/admin/") {
 					t.Errorf("%q reads as %q and is taken by the rule for the rest", path, clean)

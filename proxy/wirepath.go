@@ -15,8 +15,9 @@ import (
 // since a server may read it so: were the bytes compared, /%61dmin, //admin and
 // /x/../admin would pass by a rule for /admin. A backend gets the client's own
 // bytes, but for dot segments, which are resolved before: both ends must read
-// them alike. What servers read in two ways, a slash or backslash in an element,
-// is looked up both ways; where that leads to two rules the request is refused.
+// them alike. What servers read in two ways, a slash or backslash in an element or
+// a parameter after ";", is looked up both ways; where that leads to two rules the
+// request is refused.
 type wirePath struct {
 	match string
 	other string // the second reading; "": there is none
@@ -29,11 +30,11 @@ func readPath(u *url.URL) (w wirePath, ok bool) {
 	if p == "" || p[0] != '/' || strings.IndexByte(p, 0) >= 0 {
 		return w, false
 	}
-	if u.RawPath == "" && !strings.Contains(p, "//") && !strings.Contains(p, "/.") && strings.IndexByte(p, '\\') < 0 {
+	if u.RawPath == "" && !strings.Contains(p, "//") && !strings.Contains(p, "/.") && !strings.ContainsAny(p, `\;`) {
 		return wirePath{match: p, send: u.EscapedPath()}, true
 	}
 	w.match, w.send = p, u.EscapedPath()
-	second := strings.ReplaceAll(p, `\`, "/")
+	second := withoutParameters(strings.ReplaceAll(p, `\`, "/"))
 	if slash := encodedSlash(w.send); slash || second != p {
 		if hasDots(second) {
 			return w, false // two readings and dot segments: no telling where it leads
@@ -60,6 +61,23 @@ func readPath(u *url.URL) (w wirePath, ok bool) {
 
 func encodedSlash(escaped string) bool {
 	return strings.Contains(escaped, "%2F") || strings.Contains(escaped, "%2f")
+}
+
+// withoutParameters is p as servers see it that take ";x" out of elements, so
+// that "..;x" is "..".
+func withoutParameters(p string) string {
+	if strings.IndexByte(p, ';') < 0 {
+		return p
+	}
+	var out strings.Builder
+	for element := range strings.SplitAfterSeq(p, "/") {
+		name, _, cut := strings.Cut(element, ";")
+		out.WriteString(name)
+		if cut && strings.HasSuffix(element, "/") {
+			out.WriteByte('/')
+		}
+	}
+	return out.String()
 }
 
 // hasDots says that p has an element "." or "..".
