@@ -85,6 +85,15 @@ func UpgradeRefused(protocol string) *Error {
 	}
 }
 
+// LoopDetected is the 508 for a request that comes back to the gateway again and
+// again.
+func LoopDetected() *Error {
+	return &Error{
+		Status: http.StatusLoopDetected, Type: typeServer, Code: "loop_detected",
+		Message: "the request has passed too many gateways: a route or a pool leads back to the gateway itself",
+	}
+}
+
 // Saturated is the 429 for servers that are all full.
 func Saturated(reason string, retryAfter time.Duration) *Error {
 	return &Error{

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"strconv"
 	"strings"
 
 	"github.com/penstock/penstock/epp"
@@ -17,6 +18,27 @@ import (
 )
 
 const requestIDHeader = "X-Request-Id"
+
+// hopsHeader counts the gateways that a request has passed. One that has passed
+// too many runs in a circle: a route or pool leads back to the gateway itself,
+// and each turn would hold a connection more.
+const (
+	hopsHeader = "X-Penstock-Hops"
+	mostHops   = 8
+)
+
+// hops is how many gateways the request has passed before this one.
+func (x *exchange) hops() int {
+	v := x.r.Header[hopsHeader]
+	if len(v) == 0 {
+		return 0
+	}
+	n, err := strconv.Atoi(v[0])
+	if err != nil || n < 0 {
+		return 0 // not ours; the next one gets a number
+	}
+	return n
+}
 
 // requestID keeps the client's id when it is plain and short, else makes one.
 func requestID(h http.Header) string {
@@ -112,6 +134,7 @@ func (x *exchange) requestHeader() http.Header {
 		out["User-Agent"] = []string{""} // or the transport would name itself
 	}
 	out[requestIDHeader] = []string{x.record.RequestID}
+	out[hopsHeader] = []string{strconv.Itoa(x.hops() + 1)}
 	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
 		out["X-Forwarded-For"] = []string{ip}
 	}

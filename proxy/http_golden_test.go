@@ -55,7 +55,7 @@ func TestHTTPCases(t *testing.T) {
 func shown(out *strings.Builder, lead string, h http.Header, more ...string) {
 	var names []string
 	for name := range h {
-		about := strings.HasPrefix(name, "X-") && !strings.HasPrefix(name, "X-Forwarded") && name != "X-Request-Id" && !strings.HasPrefix(name, "X-Echo")
+		about := strings.HasPrefix(name, "X-") && !strings.HasPrefix(name, "X-Forwarded") && name != "X-Request-Id" && name != "X-Penstock-Hops" && !strings.HasPrefix(name, "X-Echo")
 		if about || strings.HasPrefix(name, "Access-Control-Allow") || strings.HasPrefix(name, "Access-Control-Max") || strings.HasPrefix(name, "Access-Control-Expose") || slices.Contains(more, name) {
 			names = append(names, name)
 		}

@@ -139,3 +139,36 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 		t.Errorf("%d series of a route that is gone", n)
 	}
 }
+
+// A route that leads back to the gateway itself ends after a few turns.
+func TestHTTPRouteInACircle(t *testing.T) {
+	noLeaks(t)
+	text := func(pool, backend string) string {
+		return fmt.Sprintf(`
+listeners: [{name: l, address: "127.0.0.1:0", anonymous: true}]
+pools: [{name: %[1]s, plain: true, members: {static: [%[2]q]}}]
+httpRoutes:
+  - name: r
+    parents: [{listener: l}]
+    rules:
+      - {backends: [{pool: %[1]s}]}
+`, pool, backend)
+	}
+	r := newHTTPRig(t, text("other", "127.0.0.1:1"), nil)
+	r.apply(text("self", r.addr("l")), nil)
+	res, _ := r.ask("l", "GET", "h.example", "/x", nil)
+	if res.StatusCode != http.StatusLoopDetected {
+		t.Errorf("the answer is %d", res.StatusCode)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		n := len(r.records)
+		r.mu.Unlock()
+		if n == 9 {
+			break
+		}
+		if n > 9 || time.Now().After(end) {
+			t.Fatalf("%d turns", n)
+		}
+	}
+}

@@ -62,8 +62,11 @@ type progress struct {
 // has not been told to the client yet.
 func (x *exchange) serve() *llm.Error {
 	host, fail := x.enter() // 1. listener, section, host
-	if fail != nil {
+	switch {
+	case fail != nil:
 		return fail
+	case x.hops() >= mostHops:
+		return llm.LoopDetected()
 	}
 	if m, fail := x.matchHTTP(host); m != nil || fail != nil { // any request by host and path: see serve_http.go
 		if fail == nil {
