@@ -177,19 +177,29 @@ func (c *Client) round(ctx context.Context) error {
 		c.disconnected(fmt.Errorf("resolve %s: %w", c.o.Address, err))
 		return err
 	}
+	var refusal error // the leader's
 	follower := false
 	for _, a := range addresses {
 		err = c.session(ctx, a)
 		if ctx.Err() != nil || errors.Is(err, errRenewed) {
 			return err
 		}
-		c.disconnected(fmt.Errorf("%s: %w", a, err))
+		isFollower := err != nil && strings.Contains(err.Error(), notLeading)
+		if refusal == nil || !isFollower { // else the leader's word stands
+			c.disconnected(fmt.Errorf("%s: %w", a, err))
+		}
 		if errors.Is(err, errServed) {
 			return err
 		}
-		follower = follower || err != nil && strings.Contains(err.Error(), notLeading)
+		if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unauthenticated {
+			refusal = err
+		}
+		follower = follower || isFollower
 	}
-	if follower {
+	switch {
+	case refusal != nil:
+		return refusal
+	case follower:
 		return errFollower
 	}
 	return err

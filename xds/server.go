@@ -13,6 +13,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -68,6 +69,7 @@ type Server struct {
 	o       ServerOptions
 	grpc    *grpc.Server
 	reviews chan struct{} // a place for each review under way
+	warned  atomic.Int64  // when a refused certificate was logged last, Unix nanoseconds
 
 	mu       sync.Mutex // guards what follows; taken before scope.mu
 	gateways map[Gateway]*scope

@@ -9,6 +9,7 @@ import (
 	"crypto/elliptic"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -92,7 +93,11 @@ func (s *Server) sign(ctx context.Context, in *wrapperspb.BytesValue) (*wrappers
 	out, g, err := s.certify(ctx, in.GetValue())
 	if err != nil {
 		s.o.Metrics.certificate("refused")
-		s.o.Log.Warn("no certificate for a gateway", "from", peerAddress(ctx), "gateway", g.String(), "error", err)
+		level := slog.LevelWarn
+		if now := time.Now().UnixNano(); now-s.warned.Swap(now) < int64(time.Second) {
+			level = slog.LevelDebug // strangers may ask as often as they like
+		}
+		s.o.Log.Log(ctx, level, "no certificate for a gateway", "from", peerAddress(ctx), "gateway", g.String(), "error", err)
 		return nil, err
 	}
 	s.o.Metrics.certificate("issued")
