@@ -42,7 +42,7 @@ type space struct {
 func inside(t *testing.T) *space {
 	t.Helper()
 	if !isInside() {
-		t.Skip("runs inside of the rig that TestCluster starts")
+		t.Fatal("this runs inside of the rig that TestCluster starts")
 	}
 	t.Parallel()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))

@@ -43,7 +43,7 @@ type bed struct {
 func lay(t *testing.T) *bed {
 	t.Helper()
 	if os.Getenv("KUBECONFIG") == "" {
-		t.Skip("needs a cluster: conformance/run.sh own")
+		t.Fatal("this needs a cluster, which conformance/run.sh own brings up")
 	}
 	cfg, err := config.GetConfig()
 	if err != nil {
