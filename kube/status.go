@@ -190,7 +190,7 @@ func listenerConditions(old, ours []metav1.Condition, now metav1.Time) []metav1.
 
 // mergeEntries renews our entries in a list that others write to as well. Those
 // that stay keep their place; new ones come last, as far as there is room.
-func mergeEntries[T any](old, ours []T, most int, isOurs func(T) bool, same func(a, b T) bool, renewed func(old *T, of T) T) []T {
+func mergeEntries[T any](old, ours []T, most int, isOurs func(T) bool, same func(a, b T) bool, renewed func(old, of T) T) []T {
 	out := make([]T, 0, len(old)) // never null, which the schemas refuse
 	done := make([]bool, len(ours))
 	for i := range old {
@@ -201,14 +201,15 @@ func mergeEntries[T any](old, ours []T, most int, isOurs func(T) bool, same func
 		for j := range ours {
 			if !done[j] && same(old[i], ours[j]) {
 				done[j] = true
-				out = append(out, renewed(&old[i], ours[j]))
+				out = append(out, renewed(old[i], ours[j]))
 				break
 			}
 		}
 	}
+	var none T
 	for j := range ours {
 		if !done[j] && len(out) < most {
-			out = append(out, renewed(nil, ours[j]))
+			out = append(out, renewed(none, ours[j]))
 		}
 	}
 	return out
@@ -218,12 +219,8 @@ func (s *Status) mergeParents(old []gatewayv1.RouteParentStatus, now metav1.Time
 	return mergeEntries(old, s.Parents, maxParents,
 		func(p gatewayv1.RouteParentStatus) bool { return p.ControllerName == ControllerName },
 		func(a, b gatewayv1.RouteParentStatus) bool { return sameParent(a.ParentRef, b.ParentRef) },
-		func(old *gatewayv1.RouteParentStatus, of gatewayv1.RouteParentStatus) gatewayv1.RouteParentStatus {
-			var before []metav1.Condition
-			if old != nil {
-				before = old.Conditions
-			}
-			of.Conditions = removable(mergeConditions(before, of.Conditions, now), of.Conditions, string(gatewayv1.RouteConditionPartiallyInvalid))
+		func(old, of gatewayv1.RouteParentStatus) gatewayv1.RouteParentStatus {
+			of.Conditions = removable(mergeConditions(old.Conditions, of.Conditions, now), of.Conditions, string(gatewayv1.RouteConditionPartiallyInvalid))
 			return of
 		})
 }
@@ -232,12 +229,8 @@ func (s *Status) mergeAncestors(old []gatewayv1.PolicyAncestorStatus, now metav1
 	return mergeEntries(old, s.Ancestors, maxAncestors,
 		func(p gatewayv1.PolicyAncestorStatus) bool { return p.ControllerName == ControllerName },
 		func(a, b gatewayv1.PolicyAncestorStatus) bool { return sameParent(a.AncestorRef, b.AncestorRef) },
-		func(old *gatewayv1.PolicyAncestorStatus, of gatewayv1.PolicyAncestorStatus) gatewayv1.PolicyAncestorStatus {
-			var before []metav1.Condition
-			if old != nil {
-				before = old.Conditions
-			}
-			of.Conditions = mergeConditions(before, of.Conditions, now)
+		func(old, of gatewayv1.PolicyAncestorStatus) gatewayv1.PolicyAncestorStatus {
+			of.Conditions = mergeConditions(old.Conditions, of.Conditions, now)
 			return of
 		})
 }
@@ -246,12 +239,8 @@ func (s *Status) mergePools(old []infv1.ParentStatus, now metav1.Time) []infv1.P
 	return mergeEntries(old, s.Pools, maxPools,
 		func(p infv1.ParentStatus) bool { return p.ControllerName == ControllerName },
 		func(a, b infv1.ParentStatus) bool { return samePoolParent(a.ParentRef, b.ParentRef) },
-		func(old *infv1.ParentStatus, of infv1.ParentStatus) infv1.ParentStatus {
-			var before []metav1.Condition
-			if old != nil {
-				before = old.Conditions
-			}
-			of.Conditions = mergeConditions(before, of.Conditions, now)
+		func(old, of infv1.ParentStatus) infv1.ParentStatus {
+			of.Conditions = mergeConditions(old.Conditions, of.Conditions, now)
 			return of
 		})
 }

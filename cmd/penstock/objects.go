@@ -117,30 +117,15 @@ func (f *objectFlags) get(c *cobra.Command, kinds []string, output string) error
 	n := 0
 	switch kinds[0] {
 	case "Gateway":
-		list := v.GatewayRows()
-		worstFirst(list, func(r kube.GatewayRow) bool { return r.Bad })
-		gatewayTable(tw, list)
-		rows, n = list, len(list)
+		rows, n = tabled(tw, v.GatewayRows(), func(r kube.GatewayRow) bool { return r.Bad }, gatewayTable)
 	case "HTTPRoute":
-		list := v.RouteRows()
-		worstFirst(list, func(r kube.RouteRow) bool { return r.Bad })
-		routeTable(tw, list)
-		rows, n = list, len(list)
+		rows, n = tabled(tw, v.RouteRows(), func(r kube.RouteRow) bool { return r.Bad }, routeTable)
 	case "Model":
-		list := v.ModelRows()
-		worstFirst(list, func(r kube.ModelRow) bool { return r.Bad })
-		modelObjectTable(tw, list)
-		rows, n = list, len(list)
+		rows, n = tabled(tw, v.ModelRows(), func(r kube.ModelRow) bool { return r.Bad }, modelObjectTable)
 	case "GatewayPolicy":
-		list := v.PolicyRows()
-		worstFirst(list, func(r kube.PolicyRow) bool { return r.Bad })
-		policyTable(tw, list)
-		rows, n = list, len(list)
+		rows, n = tabled(tw, v.PolicyRows(), func(r kube.PolicyRow) bool { return r.Bad }, policyTable)
 	default:
-		list := v.PoolRows()
-		worstFirst(list, func(r kube.PoolRow) bool { return r.Bad })
-		inferencePoolTable(tw, list)
-		rows, n = list, len(list)
+		rows, n = tabled(tw, v.PoolRows(), func(r kube.PoolRow) bool { return r.Bad }, inferencePoolTable)
 	}
 	if n == 0 {
 		f.nothing(c.ErrOrStderr(), kinds, skipped)
@@ -169,11 +154,24 @@ func (f *objectFlags) nothing(w io.Writer, kinds, skipped []string) {
 	}
 }
 
+// tabled prints rows with the worst first, and returns them and their number.
+func tabled[T any](w io.Writer, rows []T, bad func(T) bool, table func(io.Writer, []T)) (any, int) {
+	worstFirst(rows, bad)
+	table(w, rows)
+	return rows, len(rows)
+}
+
 // worstFirst keeps the order among those that are alike.
 func worstFirst[T any](list []T, bad func(T) bool) {
 	slices.SortStableFunc(list, func(a, b T) int {
-		rank := map[bool]int{true: 0, false: 1}
-		return cmp.Compare(rank[bad(a)], rank[bad(b)])
+		x, y := bad(a), bad(b)
+		switch {
+		case x == y:
+			return 0
+		case x:
+			return -1
+		}
+		return 1
 	})
 }
 

@@ -420,3 +420,16 @@ func (b *bed) remove(version, kind, name string) {
 		b.Fatal(err)
 	}
 }
+
+// both makes the Gateway with two pools, whose servers have been deployed: picked,
+// whose picker is p, and alone, which has none. It returns traffic to each.
+func (b *bed) both(p workload) []*traffic {
+	b.Helper()
+	b.pool("picked", reference(p, "FailClose"))
+	b.pool("alone", "")
+	b.gateway("")
+	b.running("picked-picker", "picked-server", "alone-server", "gw-penstock")
+	b.wait("picked.own.test", 200)
+	b.wait("alone.own.test", 200)
+	return []*traffic{b.traffic("picked.own.test", 4, 20*time.Millisecond), b.traffic("alone.own.test", 4, 20*time.Millisecond)}
+}

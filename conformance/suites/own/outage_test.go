@@ -47,14 +47,7 @@ func TestAPIServerAway(t *testing.T) {
 	b.deploy(p)
 	b.deploy(servers("picked", 2))
 	b.deploy(servers("alone", 2))
-	b.pool("picked", reference(p, "FailClose"))
-	b.pool("alone", "")
-	b.gateway("")
-	b.running("picked-picker", "picked-server", "alone-server", "gw-penstock")
-	b.wait("picked.own.test", 200)
-	b.wait("alone.own.test", 200)
-
-	all := []*traffic{b.traffic("picked.own.test", 4, 20*time.Millisecond), b.traffic("alone.own.test", 4, 20*time.Millisecond)}
+	all := b.both(p)
 	file := filepath.Join(halt, "kube-apiserver")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -157,13 +150,7 @@ func TestControllerDies(t *testing.T) {
 	b.deploy(p)
 	b.deploy(servers("picked", 2))
 	b.deploy(servers("alone", 2))
-	b.pool("picked", reference(p, "FailClose"))
-	b.pool("alone", "")
-	b.gateway("")
-	b.running("picked-picker", "picked-server", "alone-server", "gw-penstock")
-	b.wait("picked.own.test", 200)
-	b.wait("alone.own.test", 200)
-	all := []*traffic{b.traffic("picked.own.test", 4, 20*time.Millisecond), b.traffic("alone.own.test", 4, 20*time.Millisecond)}
+	all := b.both(p)
 	whole := func() {
 		t.Helper()
 		b.until("two controllers are ready", 2*time.Minute, func() (string, bool) {

@@ -126,14 +126,7 @@ func TestRollOuts(t *testing.T) {
 		s.grace, s.preStop = int(length.Seconds())+60, 2
 		b.deploy(s)
 	}
-	b.pool("picked", reference(p, "FailClose"))
-	b.pool("alone", "")
-	b.gateway("")
-	b.running("picked-picker", "picked-server", "alone-server", "gw-penstock")
-	b.wait("picked.own.test", 200)
-	b.wait("alone.own.test", 200)
-
-	short := []*traffic{b.traffic("picked.own.test", 4, 20*time.Millisecond), b.traffic("alone.own.test", 4, 20*time.Millisecond)}
+	short := b.both(p)
 	s := &streams{}
 	more := func() {
 		b.stream(s, 2, "picked.own.test", length)
