@@ -354,8 +354,6 @@ func isPreciseHost(s string) bool { return isHost(s) && !strings.HasPrefix(s, "*
 
 func checkPathMatch(m config.PathMatch) *problem {
 	switch {
-	case m.Type == "regex" && checkRegex("path", m.Value) != nil:
-		return checkRegex("path", m.Value)
 	case m.Type != "regex" && !isPath(m.Value):
 		return unsupported("%q is not a path", m.Value)
 	case m.Type == "regex" && !isText(m.Value):

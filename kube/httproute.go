@@ -70,7 +70,7 @@ func (c *compiled) ruleName(name *gatewayv1.SectionName) string {
 }
 
 // expressions holds the regular expressions of a rule, and of the route so far,
-// to what matching may cost.
+// to what can be matched and may cost. Matches are compiled without.
 func (c *compiled) expressions(rule *config.HTTPRule) *problem {
 	var all []string
 	for i := range rule.Matches {
@@ -223,8 +223,6 @@ func appendMatch(list *[]config.FieldMatch, f config.FieldMatch, header bool) *p
 		return unsupported("match of type %s is not supported", f.Type)
 	case f.Name == "", header && !isToken(f.Name):
 		return unsupported("%q is not a name of a header or query parameter", f.Name)
-	case f.Type == "regex" && checkRegex(f.Name, f.Value) != nil:
-		return checkRegex(f.Name, f.Value)
 	case !isText(f.Name), header && !isFieldValue(f.Value), !isText(f.Value):
 		return unsupported("the value to match of %q holds control characters", f.Name)
 	}
