@@ -136,3 +136,11 @@ type Observer interface {
 	Chunk(data []byte, tokens int)       // tokens: how many output tokens data carried
 	End(trailer http.Header)
 }
+
+// WholeObserver is an Observer that can do with less if it learns of the end
+// with the head. Whole is called in place of Head for an answer that is there as
+// a whole; Chunk and End follow as ever.
+type WholeObserver interface {
+	Observer
+	Whole(status int, header http.Header, u llm.Usage)
+}

@@ -18,6 +18,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -52,6 +53,8 @@ type exchange struct {
 	evicted  context.Context
 	evict    context.CancelCauseFunc
 	headSent bool
+	whole    bool      // the end of the answer was known with its head, and is told with it
+	used     llm.Usage // what it used then
 	sse      bool
 	copy     *copier
 }

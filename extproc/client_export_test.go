@@ -14,6 +14,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -28,6 +29,9 @@ func Mutation(m *extprocv3.HeaderMutation, sent http.Header, in *ClientInstrumen
 
 // Shown is what a picker is shown of a header.
 func Shown(h http.Header) http.Header { return shown(h) }
+
+// Member is the member at address.
+func (c *Client) Member(address string) *pool.Member { return c.pool.Lookup(address) }
 
 // SplitEndpoints reads a list of endpoints.
 func SplitEndpoints(s string) []string { return splitEndpoints(s) }

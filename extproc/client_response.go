@@ -56,6 +56,10 @@ func (x *exchange) Head(code int, header http.Header) {
 		return
 	}
 	x.headSent = true
+	if x.whole {
+		x.sendBody(digest(x.used, x.sse), true)
+		x.stream.CloseSend()
+	}
 	if x.c.cfg.Response.Mode == config.ResponseFull {
 		x.copy = newCopier(x)
 	}
@@ -78,6 +82,13 @@ func (x *exchange) Head(code int, header http.Header) {
 	case <-timer.C:
 		x.c.metrics.odd("late-head")
 	}
+}
+
+// Whole is Head for an answer whose end has come too: where the picker is shown
+// no body, head and end go to it together, and cost both sides one wake-up.
+func (x *exchange) Whole(code int, header http.Header, u llm.Usage) {
+	x.whole, x.used = x.c.cfg.Response.Mode == config.ResponseHeaders, u
+	x.Head(code, header)
 }
 
 // gone says that nothing more can be said to the picker.
@@ -116,6 +127,10 @@ func (x *exchange) settle(o epp.Outcome) {
 		}
 		x.cancel(errSettled)
 		x.release()
+		return
+	}
+	if x.whole {
+		x.part()
 		return
 	}
 	last := func() {

@@ -22,6 +22,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/extproc"
+	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -292,6 +293,82 @@ func (tillEnd) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 				ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: 429}}}})
 		case err != nil:
 			return err
+		}
+	}
+}
+
+// The end of an answer that has come whole is told with its head: a picker that
+// answers the head only after the end answers in time.
+func TestWholeAnswer(t *testing.T) {
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, p := grpc.NewServer(), &tillAnswered{said: make(chan string, 1)}
+	extprocv3.RegisterExternalProcessorServer(s, p)
+	go s.Serve(socket)
+	t.Cleanup(s.Stop)
+	c := client(t, fmt.Sprintf("address: %q, response: {headTimeout: 10s}, timeout: 10s", socket.Addr()))
+	c.Start()
+	t.Cleanup(c.Close)
+	res, err := c.Pick(t.Context(), extproc.Question([]byte(`{"model":"m"}`)))
+	if err != nil || len(res.Endpoints) != 1 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	o := res.Observer.(epp.WholeObserver)
+	o.Attempt(c.Member(res.Endpoints[0]))
+	h, u := http.Header{"Content-Type": {"application/json"}}, llm.Usage{Input: 7, Output: 2, Reported: true}
+	o.Whole(200, h, u)
+	if got := h.Get("X-Late"); got != "yes" {
+		t.Errorf("the edit of the head: %q", got)
+	}
+	res.Done(epp.Outcome{Usage: u})
+	want := `head 200, body {"choices":[],"usage":{"completion_tokens":2,"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":0},"total_tokens":9}} last, end`
+	if got := <-p.said; got != want {
+		t.Errorf("the picker was told\n%s\nnot\n%s", got, want)
+	}
+}
+
+// tillAnswered picks, then answers the head of the answer when the stream has
+// been half-closed, and says what it was told until then.
+type tillAnswered struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	said chan string
+}
+
+func (p *tillAnswered) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
+	edit := func(key, value string) *extprocv3.CommonResponse {
+		return &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)}}}}}
+	}
+	var told []string
+	for {
+		m, err := g.Recv()
+		if err == io.EOF {
+			p.said <- strings.Join(append(told, "end"), ", ")
+			return g.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: edit("x-late", "yes")}}})
+		}
+		if err != nil {
+			return err
+		}
+		switch r := m.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_RequestHeaders:
+			g.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: edit(extproc.HeaderEndpoint, "10.0.0.1:80")}}})
+		case *extprocv3.ProcessingRequest_RequestBody:
+			g.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}})
+		case *extprocv3.ProcessingRequest_ResponseHeaders:
+			status := ""
+			for _, f := range r.ResponseHeaders.GetHeaders().GetHeaders() {
+				if f.GetKey() == ":status" {
+					status = string(f.GetRawValue())
+				}
+			}
+			told = append(told, "head "+status)
+		case *extprocv3.ProcessingRequest_ResponseBody:
+			last := ""
+			if r.ResponseBody.GetEndOfStream() {
+				last = " last"
+			}
+			told = append(told, "body "+string(r.ResponseBody.GetBody())+last)
 		}
 	}
 }

@@ -32,6 +32,8 @@ type relay struct {
 	now      time.Time // when the chunk in hand came: the clock is read once per chunk
 	first    time.Time // of the first token
 	last     time.Time // of the newest
+	fed      bool      // the tap has had the one piece of the answer already
+	ready    []byte    // and this is what it made of it
 }
 
 // stream sends the answer's head and then its body as it comes. From here on
@@ -52,9 +54,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 		}
 	}
 	x.record.Served, x.record.Status = a.member.Address(), res.StatusCode
-	if y.observer != nil {
-		y.observer.Head(res.StatusCode, res.Header)
-	}
+	y.head()
 	x.sendHead(res)
 	x.dropBody()
 	if x.rule != nil && a.n == 0 && a.err == nil && res.ContentLength < 0 {
@@ -80,6 +80,18 @@ func (x *exchange) stream(a *answer) *llm.Error {
 		x.record.ErrorClass = "upstream_" + strconv.Itoa(res.StatusCode/100) + "xx"
 	}
 	return nil
+}
+
+// head tells the observer of the answer's head. An answer that has come whole is
+// read before that, so that its end can be told too.
+func (y *relay) head() {
+	res := y.a.res
+	if w, ok := y.observer.(epp.WholeObserver); ok && y.tap != nil && !y.sse && y.a.n > 0 && y.a.err == io.EOF {
+		y.ready, y.fed = y.tap.Feed((*y.a.buf)[:y.a.n]), true
+		w.Whole(res.StatusCode, res.Header, y.tap.Usage())
+	} else if y.observer != nil {
+		y.observer.Head(res.StatusCode, res.Header)
+	}
 }
 
 // reads says that the answer is one of a model, in a form that a tap knows.
@@ -209,7 +221,11 @@ func (y *relay) pass(in []byte) error {
 	y.now = time.Now()
 	if y.tap != nil {
 		before := y.tap.Tokens()
-		out = y.tap.Feed(in)
+		if out = y.ready; y.fed {
+			before = 0
+		} else {
+			out = y.tap.Feed(in)
+		}
 		tokens = y.tap.Tokens() - before
 	}
 	if tokens > 0 {
