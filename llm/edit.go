@@ -17,16 +17,20 @@ func (r *Request) Body(e Edits) []byte {
 		}
 		edits = append(edits, jsonedit.Edit{Span: r.offsets.model, Text: text})
 	}
-	if e.IncludeUsage && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
+	if e.IncludeUsage && !e.Quirks.NoStreamOptions && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
 		edits = append(edits, r.askUsage())
 		if n := len(edits); n == 2 && edits[1].Start < edits[0].Start {
 			edits[0], edits[1] = edits[1], edits[0]
 		}
 	}
-	if len(edits) == 0 {
-		return r.body
+	body := r.body
+	if len(edits) > 0 {
+		body = jsonedit.Apply(r.body, edits...)
 	}
-	return jsonedit.Apply(r.body, edits...)
+	if e.Quirks != (Quirks{}) && (r.Op == OpChat || r.Op == OpCompletions) {
+		body = r.adapt(body, e)
+	}
+	return body
 }
 
 // askUsage is the edit that sets stream_options.include_usage.

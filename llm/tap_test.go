@@ -37,8 +37,8 @@ func tap(o llm.TapOptions, inputs ...string) tapped {
 
 func (a tapped) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "input %d (cached %d), output %d (reasoning %d), reported %v\n",
-		a.Usage.Input, a.Usage.Cached, a.Usage.Output, a.Usage.Reasoning, a.Usage.Reported)
+	fmt.Fprintf(&b, "input %d (cached %d, written %d), output %d (reasoning %d), reported %v\n",
+		a.Usage.Input, a.Usage.Cached, a.Usage.CacheWrite, a.Usage.Output, a.Usage.Reasoning, a.Usage.Reported)
 	fmt.Fprintf(&b, "tokens %d, finished %v, finish reason %q, model %q\n", a.Tokens, a.Finished, a.Finish, a.Served)
 	if a.Failed != "" {
 		fmt.Fprintf(&b, "failed: %s\n", a.Failed)

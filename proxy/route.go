@@ -270,7 +270,7 @@ func (x *exchange) match(host string) *llm.Error {
 		x.op, want = llm.OpOther, http.MethodGet
 	case x.op == llm.OpModels:
 		want = http.MethodGet
-	case x.op == llm.OpOther && !x.table.paths[x.path]:
+	case x.op.Further() && !x.table.paths[x.path]:
 		return unknown()
 	}
 	if x.r.Method != want && !(want == http.MethodGet && x.r.Method == http.MethodHead) {
@@ -290,7 +290,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	x.model, x.service, x.target = m, &m.service, m.choose()
 	x.record.Pool, x.record.ModelUsed = x.target.pool, x.target.model
 	x.record.Stream = x.req.Stream
-	if x.op == llm.OpOther && !x.upgrades() && !x.target.paths[x.path] {
+	if x.op.Further() && !x.upgrades() && !x.target.paths[x.path] {
 		return llm.NotFound(x.r.URL.Path)
 	}
 	return nil

@@ -96,7 +96,7 @@ func (y *relay) head() {
 
 // reads says that the answer is one of a model, in a form that a tap knows.
 func (x *exchange) reads() bool {
-	return x.rule == nil || !x.target.plain && x.op != llm.OpOther && x.op != llm.OpModels
+	return x.rule == nil || !x.target.plain && !x.op.Further() && x.op != llm.OpModels
 }
 
 func (x *exchange) sendHead(res *http.Response) {
