@@ -137,6 +137,7 @@ const (
 	partAudio
 	partToolCall
 	partToolResult
+	partOther // of a dialect, and of no other: name is its type
 )
 
 // part is a piece of a turn.
@@ -158,7 +159,8 @@ type part struct {
 }
 
 // place is where a part stands in the client's body, for errors: for instance
-// messages[turn].field[index].content[sub]. -1: no such level.
+// messages[turn].field[index].content[sub]. -1: no such level; turn -1: beside
+// the messages.
 type place struct {
 	field       string
 	turn, index int32
@@ -180,9 +182,12 @@ func (c *chat) path(p place) string {
 	case DialectGemini:
 		list = "contents"
 	}
-	path := at(list, int(p.turn))
-	if p.field != "" {
-		path += "." + p.field
+	path := p.field // of what stands beside the messages
+	if p.turn >= 0 {
+		path = at(list, int(p.turn))
+		if p.field != "" {
+			path += "." + p.field
+		}
 	}
 	if p.index >= 0 {
 		path = at(path, int(p.index))

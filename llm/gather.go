@@ -3,6 +3,8 @@
 
 package llm
 
+import "bytes"
+
 // gathered is an answer put together from its events, for writers of whole
 // answers.
 type gathered struct {
@@ -54,11 +56,11 @@ func (g *gathered) take(e *event) {
 		}
 		c.blocks[last].text = append(c.blocks[last].text, e.text...)
 	case evSignature:
-		if last < 0 || c.blocks[last].kind != evReasoning {
+		if last < 0 || c.blocks[last].kind != evReasoning || c.blocks[last].sign != nil {
 			c.blocks = append(c.blocks, block{kind: evReasoning})
 			last++
 		}
-		c.blocks[last].sign = append(c.blocks[last].sign, e.text...)
+		c.blocks[last].sign = append(lit{}, e.text...)
 	case evRedacted:
 		c.blocks = append(c.blocks, block{kind: evRedacted, sign: clone(e.text)})
 	case evToolStart:
@@ -92,11 +94,12 @@ func (c *gatheredChoice) has(kind eventKind) bool {
 	return false
 }
 
-// arguments are a call's, as JSON text; what is no object becomes an empty one.
-func (b *block) arguments() []byte {
-	args := []byte(lit(b.text).String())
-	if !isObject(args) {
-		return []byte("{}")
+// arguments are a call's, as JSON text; none are an empty object. It says no if
+// they are no object.
+func (b *block) arguments() ([]byte, bool) {
+	args := bytes.TrimSpace([]byte(b.text.String()))
+	if len(args) == 0 {
+		return []byte("{}"), true
 	}
-	return args
+	return args, isObject(args)
 }

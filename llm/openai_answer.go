@@ -27,6 +27,7 @@ type openAIEvents struct {
 type openAIChoice struct {
 	calls    []openAICall
 	last     int // the call that the last delta belonged to
+	refused  bool
 	finished bool
 }
 
@@ -144,7 +145,7 @@ func (r *openAIEvents) object(data []byte, to *relay) bool {
 		return true
 	}
 	if waits {
-		if len(r.id) > 0 || len(r.model) > 0 || !isEmptyArray(late) {
+		if len(r.id) > 0 || len(r.model) > 0 {
 			r.start(to)
 		}
 		r.list(&late, data, to)
@@ -154,8 +155,6 @@ func (r *openAIEvents) object(data []byte, to *relay) bool {
 	}
 	return true
 }
-
-func isEmptyArray(s jsonedit.Scanner) bool { return !s.Array() || !s.NextElement() }
 
 // keepText keeps a string, unless it is empty or known already.
 func keepText(s *jsonedit.Scanner, data []byte, to *lit, known bool) {
@@ -186,6 +185,15 @@ func (r *openAIEvents) groq(s *jsonedit.Scanner, data []byte) (found bool) {
 			s.Skip()
 		}
 	}
+}
+
+// tell gives an event of a choice. Servers send chunks that hold nothing before
+// they know their names, so the answer begins here at the latest.
+func (r *openAIEvents) tell(to *relay, e *event) {
+	if !r.started {
+		r.start(to)
+	}
+	to.emit(e)
 }
 
 func (r *openAIEvents) start(to *relay) {
@@ -291,7 +299,7 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 		}
 	}
 	if thought.Len() > 0 {
-		to.emit(&event{kind: evReasoning, choice: index, text: thought.Of(data)})
+		r.tell(to, &event{kind: evReasoning, choice: index, text: thought.Of(data)})
 	}
 	if is.blocks {
 		r.thinking(&blocks, data, index, to)
@@ -300,7 +308,8 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 		r.content(&content, data, index, to)
 	}
 	if refusal.Len() > 0 {
-		to.emit(&event{kind: evRefusal, choice: index, text: refusal.Of(data)})
+		r.choices[index].refused = true
+		r.tell(to, &event{kind: evRefusal, choice: index, text: refusal.Of(data)})
 	}
 	if is.calls && calls.Array() {
 		for calls.NextElement() {
@@ -317,7 +326,7 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 func (r *openAIEvents) content(s *jsonedit.Scanner, data []byte, index int, to *relay) {
 	if t, ok := s.Text(); ok {
 		if t.Len() > 0 {
-			to.emit(&event{kind: evText, choice: index, text: t.Of(data)})
+			r.tell(to, &event{kind: evText, choice: index, text: t.Of(data)})
 		}
 		return
 	}
@@ -353,7 +362,7 @@ func (r *openAIEvents) part(s *jsonedit.Scanner, data []byte, index int, kind ev
 			if t, ok := s.Text(); !ok {
 				s.Skip()
 			} else if t.Len() > 0 {
-				to.emit(&event{kind: k, choice: index, text: t.Of(data)})
+				r.tell(to, &event{kind: k, choice: index, text: t.Of(data)})
 			}
 		default:
 			s.Skip()
@@ -384,7 +393,7 @@ func (r *openAIEvents) thinking(s *jsonedit.Scanner, data []byte, index int, to 
 				if t, ok := s.Text(); !ok {
 					s.Skip()
 				} else if t.Len() > 0 {
-					to.emit(&event{kind: kind, choice: index, text: t.Of(data)})
+					r.tell(to, &event{kind: kind, choice: index, text: t.Of(data)})
 				}
 			default:
 				s.Skip()
@@ -503,9 +512,9 @@ func (r *openAIEvents) called(s *jsonedit.Scanner, data []byte, index int, delta
 		if call.id == "" {
 			call.id = fmt.Sprintf("call_%s_%d_%d", r.id.String(), index, at)
 		}
-		to.emit(&event{kind: evToolStart, choice: index, tool: at, id: literal(call.id), name: name, sign: sign})
+		r.tell(to, &event{kind: evToolStart, choice: index, tool: at, id: literal(call.id), name: name, sign: sign})
 		if len(call.held) > 0 {
-			to.emit(&event{kind: evToolArgs, choice: index, tool: at, text: call.held})
+			r.tell(to, &event{kind: evToolArgs, choice: index, tool: at, text: call.held})
 			call.held = nil
 		}
 	}
@@ -522,7 +531,7 @@ func (r *openAIEvents) called(s *jsonedit.Scanner, data []byte, index int, delta
 		call.held = append(call.held, args...)
 		return
 	}
-	to.emit(&event{kind: evToolArgs, choice: index, tool: at, text: args})
+	r.tell(to, &event{kind: evToolArgs, choice: index, tool: at, text: args})
 }
 
 // find is the call that a delta belongs to, or a new one; -1: too many.
@@ -567,8 +576,11 @@ func (r *openAIEvents) finish(index int, reason lit, to *relay) {
 	default:
 		e.reason = finishOther
 	}
-	if e.reason == finishStop && len(c.calls) > 0 {
+	switch {
+	case e.reason == finishStop && len(c.calls) > 0:
 		e.reason = finishTools
+	case e.reason == finishStop && c.refused:
+		e.reason = finishRefusal
 	}
-	to.emit(&e)
+	r.tell(to, &e)
 }

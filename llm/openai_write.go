@@ -70,6 +70,8 @@ func (o *openAIWriter) turn(t *turn) {
 			text++
 		case partToolCall:
 			calls++
+		case partOther:
+			o.other(&parts[i])
 		}
 	}
 	switch {
@@ -119,7 +121,10 @@ func (o *openAIWriter) call(p *part) {
 	o.cached(p)
 }
 
-// cached writes or drops the mark that a prefix is to be cached.
+// other leaves out a part that only the front's dialect has.
+func (w *requestWriter) other(p *part) { w.drop("messages.content." + p.name.String()) }
+
+// cached notes that the mark of a prefix to be cached is lost.
 func (o *openAIWriter) cached(p *part) {
 	if p.cache != nil && !o.q.CacheControl {
 		o.drop("cache_control")
@@ -249,7 +254,11 @@ func (o *openAIWriter) userTurns(turns []turn) {
 				o.part(p)
 			}
 			for j := range rest {
-				if rest[j].kind != partToolResult {
+				switch rest[j].kind {
+				case partToolResult:
+				case partOther:
+					o.other(&rest[j])
+				default:
 					o.part(&rest[j])
 				}
 			}
@@ -281,6 +290,8 @@ func (o *openAIWriter) result(p *part, images []*part) []*part {
 			first = false
 			o.out = append(o.out, q.text...)
 			o.cached(q)
+		case partOther:
+			o.other(q)
 		default:
 			images = append(images, q)
 		}

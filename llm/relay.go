@@ -13,7 +13,7 @@ import (
 // tells is counted here, once for all dialects.
 type relay struct {
 	op      Op
-	options AnswerOptions
+	context *answerContext
 	from    answerReader
 	to      answerWriter
 	client  bool // the client gets a stream
@@ -37,7 +37,7 @@ func (r *relay) Feed(in []byte) []byte {
 	}
 	if !r.begun {
 		r.begun = true
-		r.from = wholeInstead(r.from, in, r.options.MaxBody)
+		r.from = wholeInstead(r.from, in, r.context.MaxBody)
 	}
 	r.from.feed(in, r)
 	return r.out
@@ -113,6 +113,10 @@ func (r *relay) emit(e *event) {
 		r.ended = true
 	}
 	r.out = r.to.write(r.out, e)
+	if e.kind == evEnd && r.context.fault != "" {
+		r.found.finished = false
+		r.found.fail(r.context.fault)
+	}
 }
 
 // fail ends the answer with an error of the gateway's own.

@@ -97,13 +97,17 @@ var codecs = [...]codec{
 		readRequest: readOpenAI, writeRequest: writeOpenAI, readAnswer: openAIAnswer,
 		writeAnswer: newOpenAIWhole, writeStream: newOpenAIStream,
 	},
+	DialectAnthropic: {
+		readRequest: readAnthropic, writeRequest: writeAnthropic, readAnswer: anthropicAnswer,
+		writeAnswer: newAnthropicWhole, writeStream: newAnthropicStream,
+	},
 	DialectBedrock: {},
 }
 
 // answerContext is what a writer of answers knows.
 type answerContext struct {
 	AnswerOptions
-	client bool // the client asked for a stream
+	fault string // what the writer could not write, in the end
 }
 
 // Translate makes the body for a backend. Where that speaks the client's
@@ -180,8 +184,8 @@ func (t *Translation) Answer(o AnswerOptions) Reader {
 		o.MaxBody = defaultMaxBody
 	}
 	front := codecs[t.Op.Dialect()]
-	c := &answerContext{AnswerOptions: o, client: t.Stream}
-	r := &relay{op: t.Op, options: o, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
+	c := &answerContext{AnswerOptions: o}
+	r := &relay{op: t.Op, context: c, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
 	if r.client = t.Stream; r.client {
 		r.to = front.writeStream(c)
 	} else {
