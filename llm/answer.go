@@ -55,6 +55,9 @@ func (a *answer) readUsage(s *jsonedit.Scanner, data []byte) {
 			s.Skip()
 		}
 	}
+	if !u.Reported && total > 0 { // reranking has nothing else
+		u.Input, u.Reported = total, true
+	}
 	if u.Reported {
 		if more := total - u.Input - u.Output; more > 0 && more == u.Reasoning {
 			u.Output += more // xAI counts reasoning beside the output

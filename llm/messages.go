@@ -183,6 +183,12 @@ func (rd *reader) part(list string, i int, content string, j int) {
 		case "input", "functionCall", "functionResponse", "function_call", "function_response": // of a tool
 			raw := rd.s.Skip()
 			rd.add(pieceRaw, jsonedit.Text{Span: raw, Size: raw.Len()})
+		case "name": // of a tool, where calls are parts
+			if t, ok := rd.s.Text(); ok && rd.req.Op == OpMessages {
+				rd.add(pieceText, t)
+			} else if !ok {
+				rd.s.Skip()
+			}
 		case "content": // of a tool's result
 			rd.inner(list, i, content, j)
 		default:

@@ -63,10 +63,14 @@ func (r *relay) Tokens() int {
 }
 
 func (r *relay) Usage() Usage {
-	if r.found.usage.Reported {
-		return r.found.usage
+	u := r.found.usage
+	switch {
+	case !u.Reported:
+		u = Usage{Output: r.Tokens()}
+	case !r.found.finished:
+		u.Output = max(u.Output, r.Tokens()) // some report from the beginning on
 	}
-	return Usage{Output: r.Tokens()}
+	return u
 }
 
 func (r *relay) Finished() bool       { return r.found.finished }
