@@ -43,6 +43,9 @@ func writeAnthropic(w *requestWriter) {
 		a.message(w.turns[i:end])
 		i = end
 	}
+	if w.out[len(w.out)-1] == '[' {
+		w.refuse(cannot("messages", "must have one of the user for this server"))
+	}
 	w.out = append(w.out, ']')
 	a.toolList()
 	a.toolChoice()

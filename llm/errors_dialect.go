@@ -224,7 +224,7 @@ func (e *Error) word(name, value string, outer bool) {
 			to = &e.Message
 		}
 	case "type":
-		if !outer || value != "error" {
+		if !outer || value != "error" && !strings.HasPrefix(value, "response.") {
 			to = &e.Type
 		}
 	case "__type", "status":
