@@ -163,46 +163,52 @@ func (r *anthropicReader) toolList() {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		path := at("tools", i)
-		t := tool{kind: toolFunction, path: path}
-		if !r.object(path) {
+		t := tool{kind: toolFunction, index: i}
+		if !r.s.Object() {
+			r.refuse(t.path(), "must be an object")
 			return
 		}
-		for {
-			key, ok := r.next()
-			if !ok {
-				break
-			}
-			if r.null() {
-				continue
-			}
-			switch key {
-			case "type":
-				if label := r.word(path + ".type"); label != "custom" {
-					t.kind, t.label = toolServer, label
-				}
-			case "name":
-				t.name = r.text(path + ".name")
-			case "description":
-				t.about = r.text(path + ".description")
-			case "input_schema":
-				t.schema = r.typed(path+".input_schema", jsonedit.Object)
-			case "strict":
-				t.strict = r.boolean(path + ".strict")
-			case "cache_control":
-				t.cache = r.raw()
-			default:
-				if t.kind == toolServer {
-					r.s.Skip()
-					continue
-				}
-				r.other("tools.", key)
-			}
-		}
-		if t.kind == toolFunction && len(t.name) == 0 {
-			r.refuse(path+".name", "is missing")
+		if r.tool(&t); r.err != nil {
+			r.prefix(t.path())
 		}
 		r.tools = append(r.tools, t)
+	}
+}
+
+func (r *anthropicReader) tool(t *tool) {
+	for {
+		key, ok := r.next()
+		if !ok {
+			break
+		}
+		if r.null() {
+			continue
+		}
+		switch key {
+		case "type":
+			if label := r.text("type"); string(label) != "custom" {
+				t.kind, t.label = toolServer, label.String()
+			}
+		case "name":
+			t.name = r.text("name")
+		case "description":
+			t.about = r.text("description")
+		case "input_schema":
+			t.schema = r.typed("input_schema", jsonedit.Object)
+		case "strict":
+			t.strict = r.boolean("strict")
+		case "cache_control":
+			t.cache = r.raw()
+		default:
+			if t.kind == toolServer {
+				r.s.Skip()
+				continue
+			}
+			r.other("tools.", key)
+		}
+	}
+	if t.kind == toolFunction && len(t.name) == 0 {
+		r.refuse("name", "is missing")
 	}
 }
 
@@ -267,7 +273,6 @@ func (r *anthropicReader) message(i int) {
 		r.refuse(at("messages", i), "must be an object")
 		return
 	}
-	where := func(member string) string { return at("messages", i) + "." + member }
 	var who lit
 	var content saved
 	for {
@@ -277,13 +282,18 @@ func (r *anthropicReader) message(i int) {
 		}
 		switch key {
 		case "role":
-			who = r.text("role of a message")
+			who = r.text("role")
 		case "content":
 			content = r.save()
 		default:
 			r.other("messages.", key)
 		}
 	}
+	if r.err != nil {
+		r.prefix(at("messages", i))
+		return
+	}
+	where := func(member string) string { return at("messages", i) + "." + member }
 	switch string(who) {
 	case "user":
 		r.begin(roleUser, i)
@@ -349,7 +359,6 @@ func (r *anthropicReader) block(where place, results bool) part {
 		return p
 	}
 	var b anthropicBlock
-	path := func(member string) string { return r.path(where) + member }
 	for {
 		key, ok := r.next()
 		if !ok {
@@ -360,47 +369,49 @@ func (r *anthropicReader) block(where place, results bool) part {
 		}
 		switch key {
 		case "type":
-			b.kind = r.text("type of a block")
+			b.kind = r.text("type")
 		case "text":
-			b.text = r.text("text of a block")
+			b.text = r.text("text")
 		case "thinking":
-			b.thinking = r.text("thinking of a block")
+			b.thinking = r.text("thinking")
 		case "signature":
-			b.sign = r.text("signature of a block")
+			b.sign = r.text("signature")
 		case "data":
-			b.data = r.text("data of a block")
+			b.data = r.text("data")
 		case "id":
-			b.id = r.text("id of a block")
+			b.id = r.text("id")
 		case "name":
-			b.name = r.text("name of a block")
+			b.name = r.text("name")
 		case "tool_use_id":
-			b.result = r.text("tool_use_id of a block")
+			b.result = r.text("tool_use_id")
 		case "title":
-			b.title = r.text("title of a block")
+			b.title = r.text("title")
 		case "input":
 			if kind := r.s.Peek(); kind == jsonedit.Object {
 				b.input = r.raw()
 			} else {
 				r.s.Skip()
-				r.refuse(path(".input"), "must be an object")
+				r.refuse("input", "must be an object")
 			}
 		case "source":
 			b.source = r.save()
 		case "content":
 			b.content = r.save()
 		case "is_error":
-			p.isError = truth(r.boolean("is_error of a block"))
+			p.isError = truth(r.boolean("is_error"))
 		case "cache_control":
 			p.cache = r.raw()
 		default:
 			r.other("messages.content.", key)
 		}
 	}
-	if r.err == nil {
-		after := r.s
-		r.means(&p, &b, results)
-		r.s = after
+	if r.err != nil {
+		r.prefix(r.path(where))
+		return p
 	}
+	after := r.s
+	r.means(&p, &b, results)
+	r.s = after
 	return p
 }
 
@@ -477,8 +488,8 @@ func (r *anthropicReader) result(p *part, content saved) {
 // source reads where an image or a document comes from.
 func (r *anthropicReader) source(p *part) {
 	path := func(member string) string { return r.path(p.place) + ".source" + member }
-	if !r.object("source of a block") {
-		r.err.Param = path("")
+	if !r.s.Object() {
+		r.refuse(path(""), "must be an object")
 		return
 	}
 	var kind, data lit

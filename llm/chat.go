@@ -213,8 +213,17 @@ type tool struct {
 	schema []byte // JSON schema of the arguments; nil: none
 	strict []byte // true or false
 	cache  []byte
-	path   string // in the client's body
+	index  int    // in the client's list
+	legacy bool   // of functions
 	label  string // of a server's tool: its type
+}
+
+// path is where the tool stands in the client's body.
+func (t *tool) path() string {
+	if t.legacy {
+		return at("functions", t.index)
+	}
+	return at("tools", t.index)
 }
 
 type choiceMode uint8

@@ -5,6 +5,7 @@ package llm
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/penstock/penstock/internal/jsonedit"
 )
@@ -94,15 +95,14 @@ var openAIMembers = map[string]bool{
 	"prompt": true, "suffix": true, "echo": true, "best_of": true,
 }
 
-// adapt is a body for a server with quirks. Members that stay keep the bytes of
-// their values.
-func (r *Request) adapt(body []byte, e Edits) []byte {
-	q := &e.Quirks
+// adapt is a body for a server with quirks, and the names of what was left out.
+// Members that stay keep the bytes of their values.
+func (r *Request) adapt(body []byte, q *Quirks) (out []byte, dropped []string) {
 	s := jsonedit.NewScanner(body, r.depth)
 	if !s.Object() {
-		return body
+		return body, nil
 	}
-	out := append(make([]byte, 0, len(body)+64), '{')
+	out = append(make([]byte, 0, len(body)+64), '{')
 	bound := q.MaxTokens && r.Op == OpChat
 	wrote := false // the bound on output
 	for {
@@ -115,6 +115,9 @@ func (r *Request) adapt(body []byte, e Edits) []byte {
 		value := s.Skip().Of(body)
 		switch {
 		case q.refuses(name), q.KnownOnly && !openAIMembers[name]:
+			if name != "stream_options" && string(value) != "null" {
+				dropped = append(dropped, cut(name, 64))
+			}
 			continue
 		case bound && (name == "max_tokens" || name == "max_completion_tokens"):
 			if wrote || string(value) == "null" {
@@ -128,22 +131,23 @@ func (r *Request) adapt(body []byte, e Edits) []byte {
 			value = []byte(`"any"`)
 		case name == "messages" && (q.SystemRole || q.NoNames || q.ToolIDs):
 			out = jsonedit.AppendString(appendComma(out), name)
-			out = q.messages(append(out, ':'), &at, body)
+			out, dropped = q.messages(append(out, ':'), &at, body, dropped)
 			continue
 		}
 		out = append(jsonedit.AppendString(appendComma(out), name), ':')
 		out = append(out, value...)
 	}
 	if !s.Finish() {
-		return body
+		return body, nil
 	}
-	return append(out, '}')
+	slices.Sort(dropped)
+	return append(out, '}'), dropped[:min(len(dropped), maxDropped)]
 }
 
 // messages appends the messages as the server takes them.
-func (q *Quirks) messages(out []byte, s *jsonedit.Scanner, body []byte) []byte {
+func (q *Quirks) messages(out []byte, s *jsonedit.Scanner, body []byte, dropped []string) ([]byte, []string) {
 	if !s.Array() {
-		return append(out, s.Skip().Of(body)...)
+		return append(out, s.Skip().Of(body)...), dropped
 	}
 	out = append(out, '[')
 	for s.NextElement() {
@@ -161,6 +165,9 @@ func (q *Quirks) messages(out []byte, s *jsonedit.Scanner, body []byte) []byte {
 			at := *s
 			value := s.Skip().Of(body)
 			if name == "name" && q.NoNames {
+				if !slices.Contains(dropped, "messages.name") {
+					dropped = append(dropped, "messages.name")
+				}
 				continue
 			}
 			out = append(jsonedit.AppendString(appendComma(out), name), ':')
@@ -177,7 +184,7 @@ func (q *Quirks) messages(out []byte, s *jsonedit.Scanner, body []byte) []byte {
 		}
 		out = append(out, '}')
 	}
-	return append(out, ']')
+	return append(out, ']'), dropped
 }
 
 // calls appends the calls of a message with ids that the server takes.

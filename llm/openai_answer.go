@@ -540,7 +540,7 @@ func (c *openAIChoice) find(delta *openAICall, name lit) int {
 		call := &c.calls[i]
 		switch {
 		case delta.index >= 0 && call.index != delta.index:
-		case delta.index < 0 && delta.id == "" && i != c.last:
+		case delta.index < 0 && delta.id == "" && (i != c.last || len(name) > 0 && call.started):
 		case delta.id != "" && call.id != "" && delta.id != call.id && (delta.index < 0 || len(name) > 0 && call.started):
 		case delta.id != "" && call.id == "" && delta.index < 0:
 		default:

@@ -36,8 +36,9 @@ func (r *openAIReader) messages() {
 
 func (r *openAIReader) message(i int) {
 	var m message
-	where := func(member string) string { return at("messages", i) + "." + member }
-	if !r.object(at("messages", i)) {
+	if !r.s.Object() {
+		r.s.Skip()
+		r.refuse(at("messages", i), "must be an object")
 		return
 	}
 	for {
@@ -50,21 +51,21 @@ func (r *openAIReader) message(i int) {
 		}
 		switch key {
 		case "role":
-			m.role = r.text(where("role"))
+			m.role = r.text("role")
 		case "content":
 			if r.s.Peek() == jsonedit.String {
 				m.text = r.text("")
 			} else if m.content = r.save(); r.body[spanStart(m.content)] != '[' {
-				r.refuse(where("content"), "must be a string or an array of parts")
+				r.refuse("content", "must be a string or an array of parts")
 			}
 		case "name":
-			m.name = r.text(where("name"))
+			m.name = r.text("name")
 		case "tool_call_id":
-			m.callID = r.text(where("tool_call_id"))
+			m.callID = r.text("tool_call_id")
 		case "refusal":
-			m.refusal = r.text(where("refusal"))
+			m.refusal = r.text("refusal")
 		case "reasoning_content", "reasoning":
-			m.thought = r.text(where(key))
+			m.thought = r.text(key)
 		case "thinking_blocks":
 			m.thoughts = r.save()
 		case "tool_calls":
@@ -79,11 +80,13 @@ func (r *openAIReader) message(i int) {
 			r.other("messages.", key)
 		}
 	}
-	if r.err == nil {
-		after := r.s
-		r.turn(i, &m)
-		r.s = after
+	if r.err != nil {
+		r.prefix(at("messages", i))
+		return
 	}
+	after := r.s
+	r.turn(i, &m)
+	r.s = after
 }
 
 // spanStart is where a saved value begins.
@@ -195,7 +198,9 @@ func (r *openAIReader) assistant(i int, m *message) {
 		r.back(m.function)
 		r.legacy++
 		p := part{kind: partToolCall, id: r.legacyID(), place: place{"function_call", int32(i), -1, -1}}
-		r.called(&p, r.path(p.place))
+		if r.called(&p, "function_call"); r.err != nil {
+			r.prefix(at("messages", i))
+		}
 		r.add(p)
 	}
 }
@@ -220,14 +225,14 @@ func (r *openAIReader) call(where place) {
 		}
 		switch key {
 		case "id":
-			p.id = r.text("id of a call")
+			p.id = r.text("id")
 		case "type":
-			if kind := r.text("type of a call"); string(kind) != "function" && len(kind) > 0 {
-				r.refuse(path()+".type", "must be function")
+			if kind := r.text("type"); string(kind) != "function" && len(kind) > 0 {
+				r.refuse("type", "must be function")
 			}
 		case "function":
 			found = true
-			r.called(&p, "")
+			r.called(&p, "function")
 		case "extra_content":
 			p.sign = r.signature()
 		case "index":
@@ -238,25 +243,20 @@ func (r *openAIReader) call(where place) {
 	}
 	switch {
 	case len(p.id) == 0:
-		r.refuse(path()+".id", "is missing")
+		r.refuse("id", "is missing")
 	case !found:
-		r.refuse(path()+".function", "is missing")
+		r.refuse("function", "is missing")
+	}
+	if r.err != nil {
+		r.prefix(path())
 	}
 	r.add(p)
 }
 
-// called reads the name and the arguments of a call. path is its place; "":
-// that of the part, with the member.
-func (r *openAIReader) called(p *part, path string) {
-	where := func(member string) string {
-		if path == "" {
-			return r.path(p.place) + ".function" + member
-		}
-		return path + member
-	}
-	if !r.s.Object() {
-		r.s.Skip()
-		r.refuse(where(""), "must be an object")
+// called reads the name and the arguments of a call. It tells errors from inside
+// of the member name.
+func (r *openAIReader) called(p *part, name string) {
+	if !r.object(name) {
 		return
 	}
 	p.args = []byte("{}")
@@ -270,20 +270,18 @@ func (r *openAIReader) called(p *part, path string) {
 		}
 		switch key {
 		case "name":
-			p.name = r.text("name of a function")
+			p.name = r.text("name")
 		case "arguments":
-			if t, ok := r.s.Text(); ok {
-				p.args = r.arguments(t.Of(r.body), func() string { return where(".arguments") })
-				continue
-			}
-			r.s.Skip()
-			r.refuse(where(".arguments"), "must be a string")
+			p.args = r.arguments(r.text("arguments"))
 		default:
 			r.s.Skip()
 		}
 	}
 	if len(p.name) == 0 {
-		r.refuse(where(".name"), "is missing")
+		r.refuse("name", "is missing")
+	}
+	if r.err != nil {
+		r.prefix(name)
 	}
 }
 
@@ -341,15 +339,15 @@ func (r *openAIReader) part(where place, role string) part {
 		}
 		switch key {
 		case "type":
-			kind = r.text("type of a part")
+			kind = r.text("type")
 		case "text":
-			text = r.text("text of a part")
+			text = r.text("text")
 		case "refusal":
-			refusal = r.text("refusal of a part")
+			refusal = r.text("refusal")
 		case "thinking":
-			thought = r.text("thinking of a part")
+			thought = r.text("thinking")
 		case "signature", "data":
-			p.sign = r.text(key + " of a part")
+			p.sign = r.text(key)
 		case "cache_control":
 			p.cache = r.raw()
 		case "image_url", "input_audio", "file":
@@ -359,6 +357,7 @@ func (r *openAIReader) part(where place, role string) part {
 		}
 	}
 	if r.err != nil {
+		r.prefix(r.path(where))
 		return p
 	}
 	after := r.s

@@ -237,37 +237,51 @@ func (r *openAIReader) toolList() {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		path := at("tools", i)
-		t := tool{kind: toolFunction, path: path}
-		if !r.object(path) {
+		t := tool{kind: toolFunction, index: i}
+		if !r.s.Object() {
+			r.refuse(t.path(), "must be an object")
 			return
 		}
-		found := false
-		for {
-			key, ok := r.next()
-			if !ok {
-				break
-			}
-			switch key {
-			case "type":
-				if label := r.word(path + ".type"); label == "custom" {
-					t.kind = toolCustom
-				} else if label != "function" {
-					t.kind, t.label = toolServer, label
-				}
-			case "function", "custom":
-				found = true
-				r.function(&t, path+"."+key)
-			case "cache_control":
-				t.cache = r.raw()
-			default:
-				r.other("tools.", key)
-			}
-		}
-		if t.kind == toolFunction && !found {
-			r.refuse(path+".function", "is missing")
+		r.tool(&t)
+		if r.err != nil {
+			r.prefix(t.path())
 		}
 		r.tools = append(r.tools, t)
+	}
+}
+
+func (r *openAIReader) tool(t *tool) {
+	found := false
+	for {
+		key, ok := r.next()
+		if !ok {
+			break
+		}
+		switch key {
+		case "type":
+			switch label := r.text("type"); string(label) {
+			case "function":
+			case "custom":
+				t.kind = toolCustom
+			default:
+				t.kind, t.label = toolServer, label.String()
+			}
+		case "function", "custom":
+			found = true
+			if !r.object(key) {
+				return
+			}
+			if r.function(t); r.err != nil {
+				r.prefix(key)
+			}
+		case "cache_control":
+			t.cache = r.raw()
+		default:
+			r.other("tools.", key)
+		}
+	}
+	if t.kind == toolFunction && !found {
+		r.refuse("function", "is missing")
 	}
 }
 
@@ -277,17 +291,20 @@ func (r *openAIReader) functions() {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		t := tool{kind: toolFunction, path: at("functions", i)}
-		r.function(&t, t.path)
+		t := tool{kind: toolFunction, index: i, legacy: true}
+		if !r.s.Object() {
+			r.refuse(t.path(), "must be an object")
+			return
+		}
+		if r.function(&t); r.err != nil {
+			r.prefix(t.path())
+		}
 		r.tools = append(r.tools, t)
 	}
 }
 
-// function reads what is said of one function.
-func (r *requestReader) function(t *tool, path string) {
-	if !r.object(path) {
-		return
-	}
+// function reads what is said of one function, in an object that is entered.
+func (r *requestReader) function(t *tool) {
 	for {
 		key, ok := r.next()
 		if !ok {
@@ -298,19 +315,19 @@ func (r *requestReader) function(t *tool, path string) {
 		}
 		switch key {
 		case "name":
-			t.name = r.text(path + ".name")
+			t.name = r.text("name")
 		case "description":
-			t.about = r.text(path + ".description")
+			t.about = r.text("description")
 		case "parameters":
-			t.schema = r.typed(path+".parameters", jsonedit.Object)
+			t.schema = r.typed("parameters", jsonedit.Object)
 		case "strict":
-			t.strict = r.boolean(path + ".strict")
+			t.strict = r.boolean("strict")
 		default:
 			r.other("tools.function.", key)
 		}
 	}
 	if len(t.name) == 0 {
-		r.refuse(path+".name", "is missing")
+		r.refuse("name", "is missing")
 	}
 }
 

@@ -23,6 +23,7 @@ type relay struct {
 	content int // bytes of output
 	ended   bool
 	found   answer
+	event   event // the one that is being written
 }
 
 // defaultMaxBody bounds a whole answer that is to be translated, in bytes.
@@ -79,10 +80,12 @@ func (r *relay) FinishReason() string { return r.found.finish }
 func (r *relay) ServedModel() string  { return r.found.served }
 
 // emit counts an event and writes it. After an error or the end none counts.
-func (r *relay) emit(e *event) {
+func (r *relay) emit(given *event) {
 	if r.ended {
 		return
 	}
+	r.event = *given // which can then live on the caller's stack
+	e := &r.event
 	switch e.kind {
 	case evStart:
 		if len(e.name) > 0 {

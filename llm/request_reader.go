@@ -31,6 +31,13 @@ func (r *requestReader) refuse(path, message string) {
 	}
 }
 
+// prefix makes the place of an error, told from inside an object, whole.
+func (r *requestReader) prefix(path string) {
+	if r.err != nil {
+		r.err.Param, r.err.Message = path+"."+r.err.Param, path+"."+r.err.Message
+	}
+}
+
 // next is the name of the next member of an object. It stops at an error.
 func (r *requestReader) next() (string, bool) {
 	if r.err != nil {
@@ -40,12 +47,32 @@ func (r *requestReader) next() (string, bool) {
 	if !ok {
 		return "", false
 	}
-	if !key.Escaped() {
-		return string(key.Of(r.body)), true
+	name := key.Of(r.body)
+	if key.Escaped() {
+		name, _ = jsonedit.Unescape(r.buf[:0], name)
 	}
-	name, _ := jsonedit.Unescape(r.buf[:0], key.Of(r.body))
+	if known, ok := memberNames[string(name)]; ok {
+		return known, true
+	}
 	return string(name), true
 }
+
+// memberNames are those that occur again and again, so that reading them does
+// not allocate.
+var memberNames = func() map[string]string {
+	m := map[string]string{}
+	for _, name := range [...]string{
+		"role", "content", "type", "text", "name", "id", "tool_calls", "tool_call_id", "function", "arguments", "description",
+		"parameters", "strict", "input", "input_schema", "tool_use_id", "is_error", "cache_control", "source", "media_type",
+		"data", "url", "image_url", "thinking", "signature", "reasoning_content", "thinking_blocks", "refusal", "model",
+		"messages", "stream", "stream_options", "tools", "tool_choice", "temperature", "top_p", "max_tokens",
+		"max_completion_tokens", "user", "system", "stop", "metadata", "parts", "functionCall", "functionResponse", "args",
+		"response", "contents", "output", "call_id", "encrypted_content", "summary", "status",
+	} {
+		m[name] = name
+	}
+	return m
+}()
 
 // element says whether the array has another element. It stops at an error.
 func (r *requestReader) element() bool { return r.err == nil && r.s.NextElement() }
@@ -162,7 +189,7 @@ func (r *requestReader) other(prefix, name string) {
 
 // arguments reads the JSON text of a call's arguments, which must be an object.
 // None are as good as an empty one.
-func (r *requestReader) arguments(text lit, path func() string) []byte {
+func (r *requestReader) arguments(text lit) []byte {
 	args := []byte(text)
 	if bytes.IndexByte(args, '\\') >= 0 {
 		args, _ = jsonedit.Unescape(make([]byte, 0, len(text)+8), text)
@@ -171,7 +198,7 @@ func (r *requestReader) arguments(text lit, path func() string) []byte {
 		return []byte("{}")
 	}
 	if !isObject(args) {
-		r.refuse(path(), "must be the text of a JSON object")
+		r.refuse("arguments", "must be the text of a JSON object")
 		return nil
 	}
 	return args

@@ -60,7 +60,9 @@ type Passing interface {
 	// Feed takes the next bytes and returns those to pass on, which are valid
 	// until the next call.
 	Feed(in []byte) []byte
-	// Close says that the answer ended and returns what was still held.
+	// Close says that the answer ended and returns what was still held. That it
+	// ended too early is for the caller to tell: it is then neither Finished nor
+	// Failed.
 	Close() []byte
 	// MidEvent says whether what was passed on ends inside an event.
 	MidEvent() bool
@@ -121,7 +123,10 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		if b.Quirks.NoN && r.N > 1 {
 			return nil, cannot("n", "must be 1 for this server")
 		}
-		t.Body = r.Body(Edits{Model: b.Model, IncludeUsage: true, Quirks: b.Quirks})
+		t.Body, t.Dropped = r.edited(Edits{Model: b.Model, IncludeUsage: true, Quirks: b.Quirks})
+		if b.Strict && len(t.Dropped) > 0 {
+			return nil, leftOut(t.Dropped[0], b.Dialect)
+		}
 		return t, nil
 	}
 	switch r.Op {
@@ -142,8 +147,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	codecs[b.Dialect].writeRequest(w)
 	w.leftOver()
 	if w.err == nil && b.Strict && len(w.dropped) > 0 {
-		w.err = cannot(w.dropped[0], fmt.Sprintf("cannot be said to a server that speaks %s", b.Dialect))
-		w.err.Code = "unsupported_parameter"
+		w.err = leftOut(w.dropped[0], b.Dialect)
 	}
 	if w.err != nil {
 		return nil, w.err
@@ -165,6 +169,13 @@ func Speaks(op Op, d Dialect) bool {
 			codecs[front].readRequest != nil && codecs[front].writeAnswer != nil
 	}
 	return false
+}
+
+// leftOut is the 400 for a member that is not to be left out.
+func leftOut(name string, d Dialect) *Error {
+	err := cannot(name, fmt.Sprintf("cannot be said to a server that speaks %s", d))
+	err.Code = "unsupported_parameter"
+	return err
 }
 
 // cannotServe is the 400 for an operation that a backend's dialect has no form of.
