@@ -1,21 +1,27 @@
 // SPDX-FileCopyrightText: The Penstock Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package llm reads and edits the wire formats of LLM APIs: pure functions
-// over bytes, no sockets, no clocks.
+// Package llm reads, edits and translates the wire formats of LLM APIs: pure
+// functions over bytes, no sockets, no clocks.
 //
 // [Read] makes one scan over a request body and yields a [Request]: what
 // policy needs (model, stream, bounds, prompt view) and the byte offsets of
-// what may be edited. A [Tap] reads usage and the first token from an answer
-// as its bytes pass, and makes the few edits the gateway owes the client.
-// [Error] is a refusal in the client's dialect.
+// what may be edited. [Translate] makes the body for a server of another
+// [Dialect], and a [Translation] reads the answer back. A [Tap] does that for a
+// server of the client's own dialect: it reads usage and the first token from
+// an answer as its bytes pass, and makes the few edits the gateway owes the
+// client. [Error] is a refusal in the client's dialect.
 //
-// Start with read.go for requests and tap.go for answers. Routing, retries and
-// what a model name resolves to are for others.
+// Start with read.go for requests, tap.go for answers, chat.go and event.go for
+// the form in which dialects meet: each has one reader into it and one writer
+// out of it (the table codecs), and no code knows two of them. Routing, retries
+// and what a model name resolves to are for others.
 //
-// Always: bodies are never re-marshalled, what is not edited keeps its bytes;
-// a body that two parsers could read differently in what policy reads is
-// refused; a Tap gives the same bytes and counts however an answer is split.
+// Always: a body for a server of the client's dialect is never re-marshalled,
+// what is not edited keeps its bytes; what a translation cannot say is refused
+// with its place, or left out and named; a body that two parsers could read
+// differently in what policy reads is refused; the same bytes and counts come
+// out however an answer is split.
 package llm
 
 import (

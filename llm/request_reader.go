@@ -59,20 +59,22 @@ func (r *requestReader) next() (string, bool) {
 
 // memberNames are those that occur again and again, so that reading them does
 // not allocate.
-var memberNames = func() map[string]string {
-	m := map[string]string{}
-	for _, name := range [...]string{
-		"role", "content", "type", "text", "name", "id", "tool_calls", "tool_call_id", "function", "arguments", "description",
-		"parameters", "strict", "input", "input_schema", "tool_use_id", "is_error", "cache_control", "source", "media_type",
-		"data", "url", "image_url", "thinking", "signature", "reasoning_content", "thinking_blocks", "refusal", "model",
-		"messages", "stream", "stream_options", "tools", "tool_choice", "temperature", "top_p", "max_tokens",
-		"max_completion_tokens", "user", "system", "stop", "metadata", "parts", "functionCall", "functionResponse", "args",
-		"response", "contents", "output", "call_id", "encrypted_content", "summary", "status",
-	} {
-		m[name] = name
-	}
-	return m
-}()
+var memberNames = map[string]string{
+	"role": "role", "content": "content", "type": "type", "text": "text", "name": "name", "id": "id",
+	"tool_calls": "tool_calls", "tool_call_id": "tool_call_id", "function": "function",
+	"arguments": "arguments", "description": "description", "parameters": "parameters", "strict": "strict",
+	"input": "input", "input_schema": "input_schema", "tool_use_id": "tool_use_id", "is_error": "is_error",
+	"cache_control": "cache_control", "source": "source", "media_type": "media_type", "data": "data",
+	"url": "url", "image_url": "image_url", "thinking": "thinking", "signature": "signature",
+	"reasoning_content": "reasoning_content", "thinking_blocks": "thinking_blocks", "refusal": "refusal",
+	"model": "model", "messages": "messages", "stream": "stream", "stream_options": "stream_options",
+	"tools": "tools", "tool_choice": "tool_choice", "temperature": "temperature", "top_p": "top_p",
+	"max_tokens": "max_tokens", "max_completion_tokens": "max_completion_tokens", "user": "user",
+	"system": "system", "stop": "stop", "metadata": "metadata", "parts": "parts",
+	"functionCall": "functionCall", "functionResponse": "functionResponse", "args": "args",
+	"response": "response", "contents": "contents", "output": "output", "call_id": "call_id",
+	"encrypted_content": "encrypted_content", "summary": "summary", "status": "status",
+}
 
 // element says whether the array has another element. It stops at an error.
 func (r *requestReader) element() bool { return r.err == nil && r.s.NextElement() }
