@@ -146,7 +146,10 @@ func (r *anthropicEvents) event(kind, data []byte, to *relay) {
 			r.message(&f.message, data, false, to)
 		}
 	case "content_block_start":
-		if f.hasBlock && f.index >= 0 && f.index < maxCalls {
+		switch {
+		case f.index < 0 || f.index >= maxCalls:
+			to.fail("the server's answer has too many blocks")
+		case f.hasBlock:
 			r.block(&f.block, data, f.index, to)
 		}
 	case "content_block_stop":
@@ -236,7 +239,11 @@ func (r *anthropicEvents) message(s *jsonedit.Scanner, data []byte, whole bool, 
 	if has {
 		content.Array()
 		for i := 0; content.NextElement(); i++ {
-			if content.Peek() != jsonedit.Object || i >= maxCalls {
+			if i >= maxCalls {
+				to.fail("the server's answer has too many blocks")
+				return true
+			}
+			if content.Peek() != jsonedit.Object {
 				content.Skip()
 				continue
 			}

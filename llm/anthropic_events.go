@@ -21,6 +21,7 @@ type anthropicStream struct {
 	tool    int       // the call that the open block is
 	args    jsonTrack // of the open call
 	waiting []waitingBlock
+	size    int // bytes of those
 	usage   Usage
 	reason  finish
 	stop    lit
@@ -35,6 +36,9 @@ type waitingBlock struct {
 	text  lit
 	ended bool
 }
+
+// maxWaiting bounds what waits, in bytes.
+const maxWaiting = 16 << 20
 
 func newAnthropicStream(o *answerContext) answerWriter { return &anthropicStream{o: o} }
 
@@ -71,6 +75,13 @@ func (w *anthropicStream) content(out []byte, e *event) []byte {
 	mine := w.open == evToolStart && (e.kind == evToolArgs || e.kind == evToolEnd) && e.tool == w.tool
 	if w.open == evToolStart && !mine && (len(w.waiting) > 0 || !w.args.complete()) {
 		w.wait(e)
+		if w.size += len(e.text); w.size < maxWaiting {
+			return out
+		}
+		// So much will not come to its turn: better broken than without end.
+		for len(w.waiting) > 0 {
+			out = w.next(out)
+		}
 		return out
 	}
 	out = w.now(out, e)
@@ -111,6 +122,7 @@ func (w *anthropicStream) wait(e *event) {
 func (w *anthropicStream) next(out []byte) []byte {
 	b := w.waiting[0]
 	w.waiting = w.waiting[1:]
+	w.size -= len(b.text)
 	e := event{kind: b.kind, tool: b.tool, id: b.id, name: b.name, text: b.text}
 	out = w.now(out, &e)
 	if b.kind == evToolStart {

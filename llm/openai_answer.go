@@ -39,8 +39,10 @@ type openAICall struct {
 	args    []byte // all of them, where a server repeats them
 }
 
-// maxCalls bounds the calls of one choice.
-const maxCalls = 4096
+const (
+	maxCalls = 4096    // of one choice
+	maxHeld  = 1 << 20 // bytes of arguments that come before the name of a call
+)
 
 func openAIAnswer(q Quirks, stream bool) answerReader { return newReader(&openAIEvents{q: q}, stream) }
 
@@ -525,10 +527,14 @@ func (r *openAIEvents) called(s *jsonedit.Scanner, data []byte, index int, delta
 		if len(call.args) > 0 && string(call.args) == string(args) {
 			return
 		}
-		call.args = append(call.args, args...)
+		if len(call.args) < maxThought {
+			call.args = append(call.args, args...)
+		}
 	}
 	if !call.started {
-		call.held = append(call.held, args...)
+		if call.held = append(call.held, args...); len(call.held) > maxHeld {
+			to.fail("the server sent arguments of a call without its name")
+		}
 		return
 	}
 	r.tell(to, &event{kind: evToolArgs, choice: index, tool: at, text: args})
@@ -573,6 +579,9 @@ func (r *openAIEvents) finish(index int, reason lit, to *relay) {
 		e.reason = finishTools
 	case "content_filter":
 		e.reason = finishFilter
+	case "error", "insufficient_system_resource": // OpenRouter, DeepSeek
+		to.fail("the server broke off: " + reason.String())
+		return
 	default:
 		e.reason = finishOther
 	}

@@ -119,6 +119,10 @@ func (r *relay) emit(given *event) {
 		r.found.finished = true
 		r.ended = true
 	}
+	if !r.client && r.content > r.context.MaxBody && !r.ended {
+		r.fail("the server's answer is over the limit")
+		return
+	}
 	r.out = r.to.write(r.out, e)
 	if e.kind == evEnd && r.context.fault != "" {
 		r.found.finished = false

@@ -5,6 +5,7 @@ package llm
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -33,7 +34,7 @@ func (r *requestReader) refuse(path, message string) {
 
 // prefix makes the place of an error, told from inside an object, whole.
 func (r *requestReader) prefix(path string) {
-	if r.err != nil {
+	if r.err != nil && r.err.Param != "" {
 		r.err.Param, r.err.Message = path+"."+r.err.Param, path+"."+r.err.Message
 	}
 }
@@ -76,8 +77,18 @@ var memberNames = map[string]string{
 	"encrypted_content": "encrypted_content", "summary": "summary", "status": "status",
 }
 
-// element says whether the array has another element. It stops at an error.
-func (r *requestReader) element() bool { return r.err == nil && r.s.NextElement() }
+// maxParts bounds what a request is taken into: three bytes of a body make a
+// part of a hundred times as many.
+const maxParts = 1 << 16
+
+// element says whether the array has another element. It stops at an error, and
+// where the request has too many parts.
+func (r *requestReader) element() bool {
+	if r.err == nil && len(r.parts)+len(r.inner)+len(r.turns)+len(r.tools) > maxParts {
+		r.err = InvalidRequest("", fmt.Sprintf("the request has more than %d messages, parts and tools", maxParts))
+	}
+	return r.err == nil && r.s.NextElement()
+}
 
 // null passes a null, which is as good as nothing.
 func (r *requestReader) null() bool {

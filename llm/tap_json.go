@@ -83,6 +83,9 @@ func (w *jsonWalk) topicOf() topic {
 	}
 	switch string(name) {
 	case "model":
+		if w.op == OpGenerate {
+			return topicNone // there it is modelVersion
+		}
 		return topicModel
 	case "usage":
 		return topicUsage

@@ -169,6 +169,52 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// TestManyParts: a body of parts that are next to nothing is refused before it
+// takes a hundred times its size.
+func TestManyParts(t *testing.T) {
+	for op, body := range map[llm.Op]string{
+		llm.OpChat:     `{"model":"m","messages":[{"role":"user","content":["a"` + strings.Repeat(`,""`, 1<<20) + `]}]}`,
+		llm.OpMessages: `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}` + strings.Repeat(`,{"type":"text","text":""}`, 1<<17) + `]}]}`,
+	} {
+		req, err := llm.Read(op, "", []byte(body), llm.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for d := llm.DialectOpenAI; d <= llm.DialectBedrock; d++ {
+			if d == op.Dialect() || !llm.Speaks(op, d) {
+				continue
+			}
+			if _, err := llm.Translate(req, llm.Backend{Dialect: d}); err == nil || !strings.Contains(err.Message, "more than") {
+				t.Errorf("%v for %v: %v", op, d, err)
+			}
+		}
+	}
+}
+
+// TestUsageConventions: the same tokens told in each convention are the same.
+func TestUsageConventions(t *testing.T) {
+	want := llm.Usage{Input: 100, Output: 20, Cached: 60, CacheWrite: 10, Reasoning: 8, Reported: true}
+	for op, usage := range map[llm.Op]string{
+		llm.OpChat:      `"usage":{"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60,"cache_write_tokens":10},"completion_tokens_details":{"reasoning_tokens":8}}`,
+		llm.OpResponses: `"usage":{"input_tokens":100,"output_tokens":20,"input_tokens_details":{"cached_tokens":60,"cache_write_tokens":10},"output_tokens_details":{"reasoning_tokens":8}}`,
+		llm.OpMessages:  `"usage":{"input_tokens":30,"cache_read_input_tokens":60,"cache_creation_input_tokens":10,"output_tokens":20,"output_tokens_details":{"thinking_tokens":8}}`,
+	} {
+		got := tap(llm.TapOptions{Op: op}, `{"model":"m",`+usage+`}`).Usage
+		if got != want {
+			t.Errorf("%v: %+v", op, got)
+		}
+	}
+	want.CacheWrite = 0
+	if got := tap(llm.TapOptions{Op: llm.OpGenerate}, `{"usageMetadata":{"promptTokenCount":90,"toolUsePromptTokenCount":10,"cachedContentTokenCount":60,"candidatesTokenCount":12,"thoughtsTokenCount":8}}`).Usage; got != want {
+		t.Errorf("generate: %+v", got)
+	}
+	// xAI counts what was thought beside the output.
+	xai := `{"usage":{"prompt_tokens":100,"completion_tokens":12,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60},"completion_tokens_details":{"reasoning_tokens":8}}}`
+	if got := tap(llm.TapOptions{Op: llm.OpChat}, xai).Usage; got != want {
+		t.Errorf("xAI: %+v", got)
+	}
+}
+
 // TestLimitsOfAnswers: what has no bound at the server has one here.
 func TestLimitsOfAnswers(t *testing.T) {
 	tr := translation(t, llm.OpChat, llm.DialectAnthropic, false)
