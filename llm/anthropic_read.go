@@ -165,11 +165,11 @@ func (r *anthropicReader) toolList() {
 	for i := 0; r.element(); i++ {
 		t := tool{kind: toolFunction, index: i}
 		if !r.s.Object() {
-			r.refuse(t.path(), "must be an object")
+			r.refuse(t.where(), "must be an object")
 			return
 		}
 		if r.tool(&t); r.err != nil {
-			r.prefix(t.path())
+			r.prefix(t.where())
 		}
 		r.tools = append(r.tools, t)
 	}

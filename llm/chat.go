@@ -213,15 +213,15 @@ type tool struct {
 	schema []byte // JSON schema of the arguments; nil: none
 	strict []byte // true or false
 	cache  []byte
-	index  int    // in the client's list
-	legacy bool   // of functions
+	path   string // in the client's body; "": tools[index]
+	index  int
 	label  string // of a server's tool: its type
 }
 
-// path is where the tool stands in the client's body.
-func (t *tool) path() string {
-	if t.legacy {
-		return at("functions", t.index)
+// where the tool stands in the client's body.
+func (t *tool) where() string {
+	if t.path != "" {
+		return t.path
 	}
 	return at("tools", t.index)
 }

@@ -272,7 +272,7 @@ func (r *openAIReader) called(p *part, name string) {
 		case "name":
 			p.name = r.text("name")
 		case "arguments":
-			p.args = r.arguments(r.text("arguments"))
+			p.args = r.arguments(r.text("arguments"), func() string { return "arguments" })
 		default:
 			r.s.Skip()
 		}

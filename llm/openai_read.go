@@ -239,12 +239,12 @@ func (r *openAIReader) toolList() {
 	for i := 0; r.element(); i++ {
 		t := tool{kind: toolFunction, index: i}
 		if !r.s.Object() {
-			r.refuse(t.path(), "must be an object")
+			r.refuse(t.where(), "must be an object")
 			return
 		}
 		r.tool(&t)
 		if r.err != nil {
-			r.prefix(t.path())
+			r.prefix(t.where())
 		}
 		r.tools = append(r.tools, t)
 	}
@@ -291,13 +291,13 @@ func (r *openAIReader) functions() {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		t := tool{kind: toolFunction, index: i, legacy: true}
+		t := tool{kind: toolFunction, path: at("functions", i)}
 		if !r.s.Object() {
-			r.refuse(t.path(), "must be an object")
+			r.refuse(t.where(), "must be an object")
 			return
 		}
 		if r.function(&t); r.err != nil {
-			r.prefix(t.path())
+			r.prefix(t.where())
 		}
 		r.tools = append(r.tools, t)
 	}

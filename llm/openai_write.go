@@ -435,7 +435,7 @@ func (o *openAIWriter) toolList() {
 // provider runs.
 func (w *requestWriter) notTool(t *tool) {
 	if t.kind == toolCustom {
-		w.refuse(cannot(t.path(), "is a custom tool, which this server does not know"))
+		w.refuse(cannot(t.where(), "is a custom tool, which this server does not know"))
 		return
 	}
 	w.drop("tools." + t.label)

@@ -201,8 +201,8 @@ func (r *requestReader) other(prefix, name string) {
 }
 
 // arguments reads the JSON text of a call's arguments, which must be an object.
-// None are as good as an empty one.
-func (r *requestReader) arguments(text lit) []byte {
+// None are as good as an empty one. path is asked only for an error.
+func (r *requestReader) arguments(text lit, path func() string) []byte {
 	args := []byte(text)
 	if bytes.IndexByte(args, '\\') >= 0 {
 		args, _ = jsonedit.Unescape(make([]byte, 0, len(text)+8), text)
@@ -211,7 +211,7 @@ func (r *requestReader) arguments(text lit) []byte {
 		return []byte("{}")
 	}
 	if !isObject(args) {
-		r.refuse("arguments", "must be the text of a JSON object")
+		r.refuse(path(), "must be the text of a JSON object")
 		return nil
 	}
 	return args

@@ -244,12 +244,12 @@ func partsCount(s *jsonedit.Scanner, data []byte) bool {
 // readGeminiUsage reads usageMetadata. What was thought is beside the
 // candidates there, what tools brought in beside the prompt.
 func (a *answer) readGeminiUsage(s *jsonedit.Scanner, data []byte) {
-	if u := geminiUsage(s, data); u.Reported {
+	if u := geminiCounts(s, data); u.Reported {
 		a.usage = u
 	}
 }
 
-func geminiUsage(s *jsonedit.Scanner, data []byte) Usage {
+func geminiCounts(s *jsonedit.Scanner, data []byte) Usage {
 	var u Usage
 	if !s.Object() {
 		s.Skip()
