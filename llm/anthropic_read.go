@@ -3,7 +3,11 @@
 
 package llm
 
-import "github.com/penstock/penstock/internal/jsonedit"
+import (
+	"strings"
+
+	"github.com/penstock/penstock/internal/jsonedit"
+)
 
 // This file reads requests for Anthropic's Messages.
 
@@ -463,8 +467,18 @@ func (r *anthropicReader) means(p *part, b *anthropicBlock, results bool) {
 	case "":
 		missing(".type")
 	default:
+		if !ofServer(kind) {
+			r.refuse(r.path(p.place)+".type", "is "+b.kind.String()+", which is not known here")
+			return
+		}
 		p.kind, p.name = partOther, b.kind
 	}
+}
+
+// ofServer says that a block tells what a tool did that the server ran itself.
+// Other servers can do without it.
+func ofServer(kind string) bool {
+	return kind == "server_tool_use" || kind == "mcp_tool_use" || strings.HasSuffix(kind, "_tool_result")
 }
 
 // result reads what a tool answered: text or blocks.

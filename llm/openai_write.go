@@ -239,7 +239,10 @@ func (o *openAIWriter) userTurns(turns []turn) {
 		for len(rest) > 0 && rest[0].kind == partToolResult {
 			rest = rest[1:]
 		}
-		if len(rest) == 0 && len(parts) > 0 && (len(images) == 0 || i < len(turns)-1) {
+		if len(parts) == 0 {
+			o.refuse(cannot(o.path(place{"content", int32(t.place), -1, -1}), "must not be empty for this server"))
+		}
+		if len(rest) == 0 && (len(images) == 0 || i < len(turns)-1) {
 			continue
 		}
 		o.open()
