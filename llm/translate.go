@@ -35,6 +35,7 @@ type Translation struct {
 
 	dialect Dialect
 	quirks  Quirks
+	legacy  bool // the client wants a call in the older form (OpenAI)
 	usage   bool // the client asked for usage in its stream
 }
 
@@ -109,7 +110,8 @@ var codecs = [...]codec{
 // answerContext is what a writer of answers knows.
 type answerContext struct {
 	AnswerOptions
-	fault string // what the writer could not write, in the end
+	legacy bool   // see Translation
+	fault  string // what the writer could not write, in the end
 }
 
 // Translate makes the body for a backend. Where that speaks the client's
@@ -153,6 +155,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		return nil, w.err
 	}
 	t.Body, t.Dropped = w.out, w.dropped
+	t.legacy = c.legacy
 	return t, nil
 }
 
@@ -196,6 +199,7 @@ func (t *Translation) Answer(o AnswerOptions) Reader {
 	}
 	front := codecs[t.Op.Dialect()]
 	c := &answerContext{AnswerOptions: o}
+	c.legacy = t.legacy
 	r := &relay{op: t.Op, context: c, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
 	if r.client = t.Stream; r.client {
 		r.to = front.writeStream(c)
