@@ -68,7 +68,8 @@ type chat struct {
 	n         int // choices; at least 1
 	maxTokens int // 0: not set
 	stream    bool
-	usage     bool // the client wants usage in the stream
+	usage     bool   // the client wants usage in the stream
+	echo      []byte // members of the request that a response repeats (Responses)
 }
 
 // param is a member of the request that a writer must use or name as dropped.

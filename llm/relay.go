@@ -5,6 +5,7 @@ package llm
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/penstock/penstock/internal/sse"
 )
@@ -14,6 +15,8 @@ import (
 type relay struct {
 	op      Op
 	context *answerContext
+	dialect Dialect // of the server
+	model   string  // where the server names none
 	from    answerReader
 	to      answerWriter
 	client  bool // the client gets a stream
@@ -88,15 +91,23 @@ func (r *relay) emit(given *event) {
 	e := &r.event
 	switch e.kind {
 	case evStart:
+		if len(e.name) == 0 && r.model != "" {
+			e.name = literal(r.model)
+		}
 		if len(e.name) > 0 {
 			r.found.served = e.name.String()
 		}
+	case evSignature:
+		e.text = tagSign(r.op.Dialect(), r.dialect, e.text)
 	case evText, evReasoning, evRefusal, evRedacted, evToolArgs:
 		if len(e.text) == 0 && e.kind != evToolArgs {
 			return
 		}
 		if r.content += len(e.text); len(e.text) > 0 {
 			r.found.tokens++
+		}
+		if e.kind == evRedacted {
+			e.text = tagSign(r.op.Dialect(), r.dialect, e.text)
 		}
 	case evToolStart:
 		r.content += len(e.name)
@@ -133,6 +144,41 @@ func (r *relay) emit(given *event) {
 // fail ends the answer with an error of the gateway's own.
 func (r *relay) fail(message string) {
 	r.emit(&event{kind: evError, err: UpstreamFailed(message)})
+}
+
+// Fail ends the client's answer with an error of the gateway's own, in a form
+// that goes on from what was passed already.
+func (r *relay) Fail(err *Error) []byte {
+	r.out = r.out[:0]
+	r.emit(&event{kind: evError, err: err})
+	return r.out
+}
+
+// Fail ends a stream that was begun through r with an error, and gives the bytes
+// to pass on last. They may be none, where the answer has ended already.
+func Fail(r Reader, op Op, err *Error, requestID string) []byte {
+	if f, ok := r.(interface{ Fail(*Error) []byte }); ok {
+		return f.Fail(err)
+	}
+	var out []byte
+	if r.MidEvent() {
+		out = append(out, "\n\n"...)
+	}
+	return append(out, err.StreamError(op, requestID)...)
+}
+
+// StreamType is the media type of streams that servers of a dialect send.
+func StreamType(d Dialect) string {
+	if d == DialectBedrock {
+		return "application/vnd.amazon.eventstream"
+	}
+	return "text/event-stream"
+}
+
+// IsStream says that a Content-Type is that of a stream of the dialect.
+func IsStream(d Dialect, contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	return strings.EqualFold(strings.TrimSpace(media), StreamType(d))
 }
 
 // sseReader reads a stream of server-sent events.
@@ -204,11 +250,17 @@ func newReader(reader eventReader, stream bool) answerReader {
 }
 
 // wholeInstead sees by the first bytes that a server answers with JSON, mostly
-// an error, under the type of a stream. No line of a stream begins like this.
+// an error, under the type of a stream. No line of a stream begins like this, nor
+// does a frame.
 func wholeInstead(from answerReader, in []byte, limit int) answerReader {
+	json := in[0] == '{' || in[0] == '['
 	switch f := from.(type) {
 	case *sseReader:
-		if in[0] == '{' {
+		if json {
+			return &wholeReader{reader: f.reader, max: limit}
+		}
+	case *frameReader:
+		if json { // as the first byte of a frame it would be one of 1 GiB
 			return &wholeReader{reader: f.reader, max: limit}
 		}
 	case *wholeReader:

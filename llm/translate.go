@@ -35,7 +35,9 @@ type Translation struct {
 
 	dialect Dialect
 	quirks  Quirks
-	usage   bool // the client asked for usage in its stream
+	usage   bool   // the client asked for usage in its stream
+	model   string // the backend's name of it, where the server gives none
+	echo    []byte // members of the request that the answer repeats (Responses)
 }
 
 // AnswerOptions say what the client gets.
@@ -46,6 +48,9 @@ type AnswerOptions struct {
 	RequestID    string // in errors, and in ids where the server gives none
 	Created      int64  // Unix seconds, where the server does not say
 	MaxBody      int    // bytes of a whole answer; 0: 64 MiB
+	// JSONArray: a client of Gemini's streamGenerateContent gets the stream as one
+	// JSON array, not as events (it did not send alt=sse). The server sends events.
+	JSONArray bool
 }
 
 // Reader reads an answer as its bytes pass and gives those for the client. One
@@ -109,6 +114,7 @@ var codecs = [...]codec{
 // answerContext is what a writer of answers knows.
 type answerContext struct {
 	AnswerOptions
+	echo  []byte // see Translation
 	fault string // what the writer could not write, in the end
 }
 
@@ -118,7 +124,7 @@ type answerContext struct {
 // only shape the answer are left out and named.
 func Translate(r *Request, b Backend) (*Translation, *Error) {
 	front := r.Op.Dialect()
-	t := &Translation{Op: r.Op, Stream: r.Stream, dialect: b.Dialect, quirks: b.Quirks, usage: r.IncludeUsage}
+	t := &Translation{Op: r.Op, Stream: r.Stream, dialect: b.Dialect, quirks: b.Quirks, usage: r.IncludeUsage, model: b.Model}
 	if b.Dialect == front {
 		if b.Quirks.NoN && r.N > 1 {
 			return nil, cannot("n", "must be 1 for this server")
@@ -141,6 +147,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	if err := codecs[front].readRequest(c, r.body, r.depth); err != nil {
 		return nil, err
 	}
+	c.ownSigns(b.Dialect)
 	c.stream, c.usage, c.maxTokens = r.Stream, r.IncludeUsage, r.MaxTokens
 	w := &requestWriter{chat: c, backend: &b}
 	w.out = make([]byte, 0, len(r.body)+len(r.body)/8+512)
@@ -152,7 +159,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	if w.err != nil {
 		return nil, w.err
 	}
-	t.Body, t.Dropped = w.out, w.dropped
+	t.Body, t.Dropped, t.echo = w.out, w.dropped, c.echo
 	return t, nil
 }
 
@@ -187,20 +194,28 @@ func cannotServe(op Op, d Dialect) *Error {
 
 // Answer reads one answer to the request.
 func (t *Translation) Answer(o AnswerOptions) Reader {
+	array := o.JSONArray && t.Stream && t.Op == OpGenerate
 	if t.dialect == t.Op.Dialect() {
-		return NewTap(TapOptions{Op: t.Op, Stream: o.Stream, DropUsage: t.Stream && !o.IncludeUsage && !t.usage, AnswerModel: o.Model})
+		tap := NewTap(TapOptions{Op: t.Op, Stream: o.Stream, DropUsage: t.Stream && !o.IncludeUsage && !t.usage, AnswerModel: o.Model})
+		if array && o.Stream {
+			return &arrayReader{Reader: tap}
+		}
+		return tap
 	}
 	o.IncludeUsage = o.IncludeUsage || t.usage
 	if o.MaxBody <= 0 {
 		o.MaxBody = defaultMaxBody
 	}
 	front := codecs[t.Op.Dialect()]
-	c := &answerContext{AnswerOptions: o}
-	r := &relay{op: t.Op, context: c, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
+	c := &answerContext{AnswerOptions: o, echo: t.echo}
+	r := &relay{op: t.Op, context: c, dialect: t.dialect, model: t.model, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
 	if r.client = t.Stream; r.client {
 		r.to = front.writeStream(c)
 	} else {
 		r.to = front.writeAnswer(c)
+	}
+	if array {
+		return &arrayReader{Reader: r}
 	}
 	return r
 }
