@@ -286,7 +286,7 @@ func (r *openAIReader) called(p *part, name string) {
 }
 
 // signature reads {"google":{"thought_signature":"…"}}.
-func (r *openAIReader) signature() (sign lit) {
+func (r *requestReader) signature() (sign lit) {
 	if !r.s.Object() {
 		r.s.Skip()
 		return nil

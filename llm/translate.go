@@ -104,6 +104,10 @@ var codecs = [...]codec{
 		readRequest: readOpenAI, writeRequest: writeOpenAI, readAnswer: openAIAnswer,
 		writeAnswer: newOpenAIWhole, writeStream: newOpenAIStream,
 	},
+	DialectResponses: {
+		readRequest: readResponses, writeRequest: writeResponses, readAnswer: responsesAnswer,
+		writeAnswer: newResponsesWhole, writeStream: newResponsesStream,
+	},
 	DialectAnthropic: {
 		readRequest: readAnthropic, writeRequest: writeAnthropic, readAnswer: anthropicAnswer,
 		writeAnswer: newAnthropicWhole, writeStream: newAnthropicStream,
