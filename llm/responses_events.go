@@ -319,7 +319,7 @@ func (w *responsesStream) endAll(out []byte) []byte {
 
 func (w *responsesStream) end(out []byte) []byte {
 	out = w.endAll(out)
-	status := responsesStatus(w.reason)
+	status := responsesStatus(w.reason, w.items)
 	out = append(w.event(out, "response."+status), `,"response":`...)
 	return w.shut(w.response(out, status, nil))
 }
@@ -346,10 +346,20 @@ func itemStatus(f finish) string {
 	return "completed"
 }
 
-// responsesStatus is the status of a response that ended properly.
-func responsesStatus(f finish) string {
+// responsesStatus is the status of a response that ended properly. With a refusal
+// in so many words it is complete.
+func responsesStatus(f finish, items []outItem) string {
 	switch f {
-	case finishLength, finishContext, finishFilter, finishRefusal:
+	case finishLength, finishContext, finishFilter:
+		return "incomplete"
+	case finishRefusal:
+		for i := range items {
+			for j := range items[i].texts {
+				if items[i].texts[j].refusal {
+					return "completed"
+				}
+			}
+		}
 		return "incomplete"
 	}
 	return "completed"
@@ -405,7 +415,7 @@ func (w *responsesWhole) end(out []byte) []byte {
 			}
 		}
 	}
-	return append(r.appendTo(out, responsesStatus(r.reason), nil), '\n')
+	return append(r.appendTo(out, responsesStatus(r.reason, r.items), nil), '\n')
 }
 
 // outResponse is a response object to be written.

@@ -112,6 +112,10 @@ var codecs = [...]codec{
 		readRequest: readAnthropic, writeRequest: writeAnthropic, readAnswer: anthropicAnswer,
 		writeAnswer: newAnthropicWhole, writeStream: newAnthropicStream,
 	},
+	DialectGemini: {
+		readRequest: readGemini, writeRequest: writeGemini, readAnswer: geminiAnswer,
+		writeAnswer: newGeminiWhole, writeStream: newGeminiStream,
+	},
 	DialectBedrock: {},
 }
 

@@ -6,6 +6,7 @@ package llm_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -20,7 +21,8 @@ import (
 // (the client's), to (the dialect of the server), model (there), max (MaxOutput),
 // strict, quirks (names of fields, by commas), show (the model name for the
 // client), usage (yes: AnswerOptions.IncludeUsage), server (whole or stream: what
-// the server sends; default: what the client asked for). Files: request N gives
+// the server sends; default: what the client asked for), array (yes:
+// AnswerOptions.JSONArray), images (yes: they can be fetched). Files: request N gives
 // body N, or error N, and what was dropped; upstream N, for the last good
 // request, gives client N. The line ends at the end of a body are not in it.
 func TestTranslateCases(t *testing.T) {
@@ -44,7 +46,7 @@ func TestTranslateCases(t *testing.T) {
 			n := fmt.Sprint(i)
 			o := llm.AnswerOptions{
 				Stream: last.Stream, Model: c.Flag("show"), IncludeUsage: c.Flag("usage") == "yes",
-				RequestID: "req_1", Created: 1700000000,
+				RequestID: "req_1", Created: 1700000000, JSONArray: c.Flag("array") == "yes",
 			}
 			if c.Has("server") || c.Flag("server") != "" {
 				o.Stream = c.Flag("server") == "stream"
@@ -72,6 +74,14 @@ func translateCase(t *testing.T, c *golden.Case, body string) (*llm.Translation,
 	}
 	b := llm.Backend{Dialect: dialectNamed(t, c.Flag("to")), Model: c.Flag("model"), Strict: c.Flag("strict") == "yes"}
 	fmt.Sscan(c.Flag("max"), &b.MaxOutput)
+	if c.Flag("images") == "yes" {
+		b.Images = func(url string) (string, []byte, error) {
+			if strings.HasSuffix(url, "/gone") {
+				return "", nil, errors.New("404 Not Found")
+			}
+			return "image/PNG; q=1", []byte("data of " + url), nil
+		}
+	}
 	for name := range strings.SplitSeq(c.Flag("quirks"), ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			reflect.ValueOf(&b.Quirks).Elem().FieldByName(name).SetBool(true)
