@@ -116,7 +116,7 @@ var codecs = [...]codec{
 		readRequest: readGemini, writeRequest: writeGemini, readAnswer: geminiAnswer,
 		writeAnswer: newGeminiWhole, writeStream: newGeminiStream,
 	},
-	DialectBedrock: {},
+	DialectBedrock: {writeRequest: writeBedrock, readAnswer: bedrockAnswer},
 }
 
 // answerContext is what a writer of answers knows.

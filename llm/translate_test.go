@@ -22,7 +22,8 @@ import (
 // strict, quirks (names of fields, by commas), show (the model name for the
 // client), usage (yes: AnswerOptions.IncludeUsage), server (whole or stream: what
 // the server sends; default: what the client asked for), array (yes:
-// AnswerOptions.JSONArray), images (yes: they can be fetched). Files: request N gives
+// AnswerOptions.JSONArray), images (yes: they can be fetched), frames
+// (yes: see framesOf). Files: request N gives
 // body N, or error N, and what was dropped; upstream N, for the last good
 // request, gives client N. The line ends at the end of a body are not in it.
 func TestTranslateCases(t *testing.T) {
@@ -52,6 +53,9 @@ func TestTranslateCases(t *testing.T) {
 				o.Stream = c.Flag("server") == "stream"
 			}
 			in := c.File(t, "upstream"+n)
+			if c.Flag("frames") == "yes" {
+				in = framesOf(in)
+			}
 			want := answerOf(last, o, in)
 			everyAnswerSplit(t, last, o, in, want)
 			out["found"+n] = want.String()
