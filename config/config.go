@@ -35,6 +35,7 @@ type Config struct {
 	// PickerListeners let other gateways ask for picks (Endpoint Picker
 	// Protocol).
 	PickerListeners []PickerListener `yaml:"pickerListeners"`
+	Providers       []Provider       `yaml:"providers"` // managed model APIs
 	Models          []Model          `yaml:"models"`
 	Routes          []Route          `yaml:"routes"` // none: every listener serves every model at the root path
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`

@@ -38,6 +38,7 @@ func (v *validator) all() {
 	v.listeners()
 	v.pickers()
 	v.pools()
+	v.providers()
 	v.models()
 	v.routes()
 	v.httpRoutes()
