@@ -3,6 +3,7 @@ module github.com/penstock/penstock
 go 1.26.0
 
 require (
+	github.com/aws/aws-sdk-go-v2 v1.41.1
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/envoyproxy/go-control-plane/envoy v1.39.0
 	github.com/fsnotify/fsnotify v1.10.1
@@ -23,6 +24,8 @@ require (
 	sigs.k8s.io/gateway-api v1.6.3
 	sigs.k8s.io/yaml v1.6.0
 )
+
+require github.com/aws/smithy-go v1.24.0 // indirect
 
 require (
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect

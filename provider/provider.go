@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package provider speaks to managed model APIs: where an operation is found
+// (base URL and path), how a request is allowed in (credential, signature,
+// token), what an outcome means, and which credential is fit for use.
+//
+// Left to others: bodies and their translation (package llm), the connections
+// and the loop over attempts (package proxy), which provider serves a model.
+//
+// Start reading at [Provider.Request] for the way out, and at [Classify] for
+// what comes back: it alone decides what an outcome means, over the table in
+// rules.go. health.go has what follows from it for a credential.
+//
+// Always: of a client's headers only those of a list go out, and a provider's
+// credential is set last; no secret is in a log, an error or a state; nothing is
+// sent to link-local and metadata addresses; what a provider says is bounded
+// before it is kept.
+package provider
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
+)
+
+// Provider is one managed API with its credentials. Its methods may be called
+// from any goroutine.
+type Provider struct {
+	name        string
+	cfg         config.Provider
+	base        url.URL // without a trailing slash
+	local       bool    // the base URL names this machine
+	quirks      Quirks
+	credentials []*Credential // never empty
+	agent       string
+	log         *slog.Logger
+	metrics     *Instruments
+	dialer      dialer
+
+	mu sync.Mutex // guards the health of every credential; held for no I/O
+}
+
+// Options are what a Provider takes from its surroundings. The zero value works.
+type Options struct {
+	Log     *slog.Logger // nil: [slog.Default]
+	Metrics *Instruments // shared by all providers; nil: none
+	// Previous is the provider of the same name that this one replaces: what is
+	// known of the health of credentials that stay the same is taken over.
+	Previous *Provider
+	Version  string // of the gateway, for User-Agent
+}
+
+// New builds a provider from a configuration that is valid and has its defaults
+// (see [config.Config.Validate]). Secrets in files are read here for the first
+// time; one that cannot be read is an error.
+func New(cfg config.Provider, o Options) (*Provider, error) {
+	u, err := url.Parse(cfg.BaseURL)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("provider %s: base URL is no URL of a server", cfg.Name)
+	}
+	q, ok := quirksOf(cfg, u)
+	if !ok {
+		return nil, fmt.Errorf("provider %s: quirks %q are not known", cfg.Name, cfg.Quirks)
+	}
+	p := &Provider{
+		name: cfg.Name, cfg: cfg, quirks: q, log: o.Log, metrics: o.Metrics,
+		base:  url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")},
+		local: isLocal(u.Hostname()),
+		agent: strings.TrimRight("penstock/"+o.Version, "/"),
+	}
+	if p.log == nil {
+		p.log = slog.Default()
+	}
+	p.log = p.log.With("provider", p.name)
+	p.dialer = newDialer(cfg.AllowPrivate || p.local, connectBound(cfg))
+	for i, c := range cfg.Credentials {
+		made, err := p.newCredential(c, cmp.Or(c.Name, strconv.Itoa(i+1)))
+		if err != nil {
+			return nil, fmt.Errorf("provider %s: credential %s: %w", cfg.Name, cmp.Or(c.Name, strconv.Itoa(i+1)), err)
+		}
+		p.credentials = append(p.credentials, made)
+	}
+	if len(p.credentials) == 0 {
+		p.credentials = []*Credential{{provider: p, name: "none", weight: 1, models: map[string]*health{}}}
+	}
+	if o.Previous != nil {
+		p.inherit(o.Previous)
+	}
+	p.metrics.add(p)
+	return p, nil
+}
+
+// Close ends the metrics of the provider. What is under way may go on.
+func (p *Provider) Close() { p.metrics.remove(p) }
+
+// Name is the provider's name.
+func (p *Provider) Name() string { return p.name }
+
+// Config is what the provider was built from.
+func (p *Provider) Config() config.Provider { return p.cfg }
+
+// Quirks are the ways of the server, if it is compatible with OpenAI's.
+func (p *Provider) Quirks() Quirks { return p.quirks }
+
+// isLocal says whether a host of a base URL is this machine by its name.
+func isLocal(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().IsLoopback()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// need is what an operation wants of a provider.
+type need uint8
+
+const (
+	needNone need = iota
+	needChat      // in whatever dialect
+	needResponses
+	needCompletions
+	needEmbeddings
+	needMedia // images, audio, moderations
+	needRerank
+	needCount // of tokens, before a request
+	needOther // a path that is passed on
+)
+
+// needOf goes by the operation's name, so that a new operation of llm is
+// refused here until it has a row.
+func needOf(op llm.Op) need {
+	switch op.String() {
+	case "chat", "messages", "generate":
+		return needChat
+	case "responses":
+		return needResponses
+	case "completions":
+		return needCompletions
+	case "embeddings":
+		return needEmbeddings
+	case "images", "moderations", "speech", "transcription":
+		return needMedia
+	case "rerank":
+		return needRerank
+	case "count_tokens":
+		return needCount
+	case "other":
+		return needOther
+	}
+	return needNone
+}
+
+// Speaks says in which dialect the provider serves an operation; the body is
+// translated where the client's is another. false: not at all.
+func (p *Provider) Speaks(op llm.Op) (llm.Dialect, bool) {
+	chat := llm.DialectOpenAI
+	switch p.cfg.Dialect {
+	case config.ProviderAnthropic:
+		chat = llm.DialectAnthropic
+	case config.ProviderGemini, config.ProviderVertex:
+		chat = llm.DialectGemini
+	case config.ProviderBedrock:
+		chat = llm.DialectBedrock
+	}
+	compatible := p.cfg.Dialect == config.ProviderOpenAI || p.cfg.Dialect == config.ProviderAzure
+	switch needOf(op) {
+	case needChat:
+		return chat, true
+	case needResponses:
+		if compatible && p.quirks.Responses {
+			return llm.DialectResponses, true
+		}
+		return chat, true
+	case needCompletions, needMedia, needOther:
+		return llm.DialectOpenAI, compatible
+	case needEmbeddings:
+		return llm.DialectOpenAI, compatible || p.cfg.Dialect == config.ProviderCohere || p.cfg.Dialect == config.ProviderGemini
+	case needRerank:
+		return llm.DialectOpenAI, compatible || p.cfg.Dialect == config.ProviderCohere
+	case needCount:
+		return chat, chat == llm.DialectAnthropic || p.cfg.Dialect == config.ProviderGemini
+	}
+	return 0, false
+}
+
+// Failure is an error of which the provider knows what it means. [Classify]
+// gives its Verdict.
+type Failure struct {
+	Verdict Verdict
+	Err     error
+}
+
+func (f *Failure) Error() string { return f.Err.Error() }
+func (f *Failure) Unwrap() error { return f.Err }
+
+// ErrTimeout is what the caller gives to [Classify] when a bound of its own on
+// a phase has passed: connect, first token, idle.
+var ErrTimeout = errors.New("the provider took too long")

@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package provider
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
+)
+
+// Call is one request for a provider, its body in the dialect that the provider
+// speaks.
+type Call struct {
+	Op          llm.Op      // of Body: after a translation, that of the translation
+	Dialect     llm.Dialect // of Body
+	Model       string      // upstream name
+	Stream      bool
+	Path        string // the client's cleaned path, for what is passed on
+	Body        []byte // final: a signature covers it
+	ContentType string // "": application/json
+	Header      http.Header // the client's; what may go out is chosen here
+	RequestID   string
+	// Scope is who the client is. Its Idempotency-Key goes out mixed with it:
+	// clients share an account, and must not meet in its keys.
+	Scope string
+}
+
+// anthropicVersion is sent where the client has named none.
+const anthropicVersion = "2023-06-01"
+
+// maxHeader bounds a value that a client sends to a provider, in bytes.
+const maxHeader = 4096
+
+// Request makes the HTTP request of a call: URL, headers of the list, credential
+// or signature over the body. Nothing of it may be changed afterwards. Without
+// GetBody, so that no transport sends it twice by itself. The error is a
+// *[Failure]: a token that cannot be had, an operation without a URL.
+func (p *Provider) Request(ctx context.Context, c *Credential, call *Call) (*http.Request, error) {
+	u, err := p.endpoint(call)
+	if err != nil {
+		return nil, err
+	}
+	r := &http.Request{
+		Method: http.MethodPost, URL: u, Host: u.Host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header:        p.header(call),
+		Body:          http.NoBody,
+		ContentLength: int64(len(call.Body)),
+	}
+	if len(call.Body) > 0 {
+		r.Body = io.NopCloser(bytes.NewReader(call.Body))
+	}
+	r = r.WithContext(ctx)
+	if err := p.authorize(r, c, call); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// header is all but the credential.
+func (p *Provider) header(call *Call) http.Header {
+	out := make(http.Header, 12+len(p.cfg.Headers))
+	out["Content-Type"] = []string{cmp.Or(call.ContentType, "application/json")}
+	out["Accept"] = []string{accepts(call)}
+	// Compressed, a stream would wait for the compressor, and be parsed by nobody.
+	out["Accept-Encoding"] = []string{"identity"}
+	out["User-Agent"] = []string{p.userAgent(call.Header)}
+	if call.RequestID != "" {
+		out["X-Request-Id"] = []string{call.RequestID}
+	}
+	keep := func(name string) {
+		values := call.Header[name]
+		if n := 0; len(values) > 0 && len(values) <= 16 {
+			for _, v := range values {
+				n += len(v)
+			}
+			if n <= maxHeader {
+				out[name] = values
+			}
+		}
+	}
+	keep("Traceparent")
+	keep("Tracestate")
+	switch call.Dialect {
+	case llm.DialectAnthropic:
+		keep("Anthropic-Version")
+		keep("Anthropic-Beta")
+		if len(out["Anthropic-Version"]) == 0 {
+			out["Anthropic-Version"] = []string{anthropicVersion}
+		}
+	case llm.DialectOpenAI, llm.DialectResponses:
+		keep("Openai-Beta")
+	}
+	if key := call.Header["Idempotency-Key"]; len(key) == 1 && key[0] != "" && call.Dialect != llm.DialectBedrock {
+		sum := sha256.Sum256([]byte(call.Scope + "\x00" + key[0]))
+		out["Idempotency-Key"] = []string{hex.EncodeToString(sum[:16])}
+	}
+	for name, value := range p.cfg.Headers {
+		out.Set(name, value)
+	}
+	return out
+}
+
+func accepts(call *Call) string {
+	switch {
+	case !call.Stream && needOf(call.Op) == needMedia, needOf(call.Op) == needOther:
+		return "*/*"
+	case call.Stream && call.Dialect == llm.DialectBedrock:
+		return "application/vnd.amazon.eventstream"
+	case call.Stream:
+		return "text/event-stream"
+	}
+	return "application/json"
+}
+
+// userAgent names the client, then the gateway.
+func (p *Provider) userAgent(h http.Header) string {
+	if v := h["User-Agent"]; len(v) > 0 && v[0] != "" && len(v[0]) <= 256 {
+		return v[0] + " " + p.agent
+	}
+	return p.agent
+}
+
+// authorize sets the credential, last of all.
+func (p *Provider) authorize(r *http.Request, c *Credential, call *Call) error {
+	secret := c.current()
+	if c.organization != "" {
+		r.Header["Openai-Organization"] = []string{c.organization}
+	}
+	if c.project != "" {
+		r.Header["Openai-Project"] = []string{c.project}
+	}
+	bearer := func(s string) { r.Header["Authorization"] = []string{"Bearer " + s} }
+	switch {
+	case secret == "":
+		return nil
+	case p.cfg.Dialect == config.ProviderAzure:
+		r.Header["Api-Key"] = []string{secret.Reveal()}
+	case p.cfg.Dialect == config.ProviderAnthropic && !strings.HasPrefix(secret.Reveal(), "sk-ant-oat"): // those are OAuth tokens
+		r.Header["X-Api-Key"] = []string{secret.Reveal()}
+	case p.cfg.Dialect == config.ProviderGemini && call.Dialect == llm.DialectGemini:
+		r.Header["X-Goog-Api-Key"] = []string{secret.Reveal()}
+	case p.cfg.Dialect == config.ProviderVertex:
+		token, err := c.token(r.Context())
+		if err != nil {
+			return tokenFailure(r.Context(), err)
+		}
+		bearer(token)
+	case c.signs():
+		return p.sign(r, c, secret, call.Body)
+	default:
+		bearer(secret.Reveal())
+	}
+	return nil
+}
+
+// tokenFailure says what it means that no token is to be had.
+func tokenFailure(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return &Failure{Verdict: Classify(0, 0, nil, nil, cause, false), Err: cause}
+	}
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return &Failure{Verdict: Verdict{Class: Auth, Code: "token", Message: "no access token is to be had"}, Err: err}
+}
+
+// sign adds the signature of AWS (version 4) over the request as it is.
+func (p *Provider) sign(r *http.Request, c *Credential, secret config.Secret, body []byte) error {
+	sum := sha256.Sum256(body)
+	key := aws.Credentials{AccessKeyID: c.accessKeyID, SecretAccessKey: secret.Reveal(), SessionToken: c.sessionToken.Reveal()}
+	if err := c.signer.SignHTTP(r.Context(), key, r, hex.EncodeToString(sum[:]), "bedrock", p.cfg.Region, time.Now()); err != nil {
+		return &Failure{Verdict: Verdict{Class: Auth, Code: "signature", Message: "the request cannot be signed"}, Err: err}
+	}
+	return nil
+}
+
+func newSigner() *v4.Signer { return v4.NewSigner() }
