@@ -19,6 +19,7 @@ const (
 	Server                     // a fault of the server
 	Timeout                    // a bound of the gateway's or the server's own passed
 	Auth                       // the credential is refused
+	Forbidden                  // the credential is known and may not do this
 	ModelNotFound              // the server does not know the model, or the URL
 	ContextWindow              // the prompt is too long for the model
 	ContentPolicy              // the prompt or the answer is refused for what it says
@@ -62,6 +63,7 @@ var wayTable = [classes]ways{
 	Server:        {name: "server", retries: 1, next: true, fallback: "general", counts: true},
 	Timeout:       {name: "timeout", next: true, fallback: "general", counts: true},
 	Auth:          {name: "auth", next: true, fallback: "general", scope: ScopeCredential},
+	Forbidden:     {name: "forbidden", next: true, fallback: "general", scope: ScopeModel},
 	ModelNotFound: {name: "model_not_found", next: true, fallback: "general", scope: ScopeModel},
 	ContextWindow: {name: "context_window", fallback: "contextWindow"},
 	ContentPolicy: {name: "content_policy", fallback: "contentPolicy"},

@@ -158,7 +158,7 @@ func (v Verdict) ClientError() *llm.Error {
 		}
 	case Timeout, Deadline:
 		set(http.StatusGatewayTimeout, "timeout", "the provider took too long")
-	case Auth:
+	case Auth, Forbidden:
 		set(http.StatusBadGateway, "provider_auth", "the provider refuses the gateway's credential")
 	case ModelNotFound:
 		set(http.StatusNotFound, "model_not_found", "the provider does not know the model")

@@ -34,7 +34,7 @@ func (e *evidence) code() string { return e.first }
 
 // add notes a code.
 func (e *evidence) add(code string) {
-	code = clip(code, maxCode)
+	code = clip(code[strings.LastIndexByte(code, '#')+1:], maxCode) // AWS puts a namespace before it
 	p := plain(code)
 	if p == "" || len(e.codes) >= maxCodes {
 		return
@@ -57,11 +57,8 @@ func (e *evidence) has(codes []string) bool {
 }
 
 // plain is a code in the form of the table: providers do not agree on case and
-// underscores, and AWS puts a namespace before and "Exception" behind.
+// underscores, and AWS puts "Exception" behind.
 func plain(code string) string {
-	if i := strings.LastIndexByte(code, '#'); i >= 0 {
-		code = code[i+1:]
-	}
 	var b strings.Builder
 	for i := range len(code) {
 		switch c := code[i]; {

@@ -18,8 +18,8 @@ import (
 // What takes it out at once: a rate limit, for the time that the provider asks
 // for, or Cooldown.For, which doubles with each further one; a model that is not
 // known there. An exhausted or refused account takes the credential out at every
-// model, for Cooldown.Max; a 403 only at the one model, since permissions are
-// given by model. What takes it out in a row: Cooldown.After failures of the
+// model, for Cooldown.Max; what it may not do, only at the one model, since
+// permissions are given by model. What takes it out in a row: Cooldown.After failures of the
 // provider without an answer in between, for Cooldown.For, doubling up to Max.
 // What never does: faults of the request, clients that leave.
 //
@@ -201,7 +201,7 @@ func (c *Credential) rank(h *health, now time.Time) rank {
 	if c.whole.fitness(now) == cooling {
 		reason = c.whole.reason
 	}
-	return rank{f, reason == Auth || reason == Quota || reason == ModelNotFound, until}
+	return rank{f, reason == Auth || reason == Forbidden || reason == Quota || reason == ModelNotFound, until}
 }
 
 func (r rank) less(s rank) bool {
@@ -265,9 +265,6 @@ func (p *Provider) Observe(c *Credential, model string, v Verdict, h http.Header
 		}
 	}
 	scope, at := v.Class.Cools(), x
-	if v.Class == Auth && v.Status == http.StatusForbidden {
-		scope = ScopeModel
-	}
 	if scope == ScopeCredential {
 		at = &c.whole
 	}
@@ -320,7 +317,7 @@ func (p *Provider) cool(c *Credential, h *health, v Verdict, now time.Time) {
 	already := h.fitness(now) == cooling
 	wait := v.Wait
 	switch {
-	case v.Class == Quota || v.Class == Auth:
+	case v.Class == Quota || v.Class == Auth || v.Class == Forbidden:
 		wait = max(wait, p.cfg.Cooldown.Max.D())
 	case wait > 0:
 	case already:
@@ -396,7 +393,7 @@ func (p *Provider) forgive(c *Credential) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range c.models {
-		if h.reason == Auth {
+		if h.reason == Auth || h.reason == Forbidden {
 			h.until, h.trips, h.trial = time.Time{}, 0, false
 		}
 	}
@@ -477,4 +474,3 @@ func (a *Attempt) End(v Verdict, h http.Header, latency time.Duration) {
 	p.mu.Unlock()
 	p.Observe(a.credential, a.model, v, h, latency)
 }
-

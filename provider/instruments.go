@@ -152,7 +152,7 @@ func (i *Instruments) observed(c *Credential, v Verdict, latency time.Duration) 
 		return
 	}
 	i.attempts.WithLabelValues(c.provider.name, c.name, v.Class.String()).Inc()
-	if v.Class == Auth {
+	if v.Class == Auth || v.Class == Forbidden {
 		i.authFailures.WithLabelValues(c.provider.name, c.name).Inc()
 	}
 	if v.Class == OK && latency > 0 {

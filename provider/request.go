@@ -29,9 +29,9 @@ type Call struct {
 	Dialect     llm.Dialect // of Body
 	Model       string      // upstream name
 	Stream      bool
-	Path        string // the client's cleaned path, for what is passed on
-	Body        []byte // final: a signature covers it
-	ContentType string // "": application/json
+	Path        string      // the client's cleaned path, for what is passed on
+	Body        []byte      // final: a signature covers it
+	ContentType string      // "": application/json
 	Header      http.Header // the client's; what may go out is chosen here
 	RequestID   string
 	// Scope is who the client is. Its Idempotency-Key goes out mixed with it:

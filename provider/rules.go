@@ -62,7 +62,7 @@ var ruleTable = []rule{
 		"model identifier is invalid", "on-demand throughput isn", "is not a valid model", "model does not exist", "model not found", "no endpoints found", "does not have access to model",
 		"don't have access to the model", "not authorized to invoke this model", "model has reached the end of its life", "decommissioned",
 	}, class: ModelNotFound},
-	{status: []int{403}, class: Auth},
+	{status: []int{403}, class: Forbidden},
 
 	// Limits and load.
 	{codes: []string{"modelnotready", "overloaded", "overloadederror", "engineoverloaded", "slowdown", "serviceunavailable", "serverbusy", "capacityexceeded", "servicetiercapacityexceeded", "modeloverloaded"}, class: Overloaded},

@@ -169,6 +169,8 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 		method = m
 	} else if needOf(call.Op) == needCount {
 		method = "countTokens"
+	} else if needOf(call.Op) == needOther {
+		return nil, refused("provider %s is not asked for %q", p.name, call.Path)
 	} else if call.Stream {
 		method, query = "streamGenerateContent", "alt=sse"
 	}

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package provider_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/golden"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/provider"
+)
+
+const page = `listeners: [{name: public, address: ":8080", anonymous: true}]
+pools: [{name: llama, members: {static: ["10.0.0.1:8000"]}}]
+models: [{name: chat, targets: [{pool: llama}]}]
+providers:
+`
+
+// parse reads a list of providers as an operator writes it.
+func parse(t testing.TB, list string) []config.Provider {
+	t.Helper()
+	c, err := config.Parse("in.yaml", []byte(page+list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Providers
+}
+
+// build makes the one provider of a list.
+func build(t testing.TB, list string, o provider.Options) *provider.Provider {
+	t.Helper()
+	p, err := provider.New(parse(t, list)[0], o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+var dialects = map[string]llm.Dialect{
+	"openai": llm.DialectOpenAI, "responses": llm.DialectResponses, "anthropic": llm.DialectAnthropic,
+	"gemini": llm.DialectGemini, "bedrock": llm.DialectBedrock,
+}
+
+var ops = map[string]llm.Op{
+	"chat": llm.OpChat, "completions": llm.OpCompletions, "embeddings": llm.OpEmbeddings, "responses": llm.OpResponses, "other": llm.OpOther,
+}
+
+func readCall(t *testing.T, line string) (name string, call *provider.Call) {
+	t.Helper()
+	model := ""
+	if before, rest, ok := strings.Cut(line, `"`); ok {
+		m, after, _ := strings.Cut(rest, `"`)
+		model, line = m, before+"MODEL"+after
+	}
+	f := strings.Fields(line)
+	if model == "" {
+		model = f[3]
+	}
+	call = &provider.Call{Op: ops[f[1]], Dialect: dialects[f[2]], Model: model, Body: []byte(`{"a":1}`), RequestID: "id-1"}
+	for _, x := range f[4:] {
+		if path, ok := strings.CutPrefix(x, "path="); ok {
+			call.Path = path
+		}
+		call.Stream = call.Stream || x == "stream"
+	}
+	return f[0], call
+}
+
+// TestRequests shows for each call the URL and the headers that differ from the
+// call before.
+func TestRequests(t *testing.T) {
+	golden.Run(t, "testdata/request/*.txtar", func(t *testing.T, c *golden.Case) map[string]string {
+		byName := map[string]*provider.Provider{}
+		for _, cfg := range parse(t, "  "+strings.ReplaceAll(strings.TrimSpace(c.File(t, "providers.yaml")), "\n", "\n  ")+"\n") {
+			p, err := provider.New(cfg, provider.Options{Version: "1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			byName[cfg.Name] = p
+		}
+		var client http.Header
+		if c.Has("client") {
+			h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(c.File(t, "client") + "\n"))).ReadMIMEHeader()
+			if err != nil {
+				t.Fatal(err)
+			}
+			client = http.Header(h)
+		}
+		var out strings.Builder
+		last := map[string]string{}
+		for line := range strings.Lines(c.File(t, "calls")) {
+			line = strings.TrimSpace(line)
+			name, call := readCall(t, line)
+			call.Header = client
+			p := byName[name]
+			cred, _ := p.Pick(call.Model, nil, 0)
+			fmt.Fprintf(&out, "# %s\n", line)
+			r, err := p.Request(context.Background(), cred, call)
+			if err != nil {
+				v := p.Judge(call.Dialect, 0, nil, nil, err, false)
+				fmt.Fprintf(&out, "%s: %s\n", v.Class, v.Message)
+				continue
+			}
+			if got, err := io.ReadAll(r.Body); err != nil || string(got) != `{"a":1}` || r.ContentLength != 7 || r.GetBody != nil {
+				t.Errorf("body is %q %v, length %d", got, err, r.ContentLength)
+			}
+			fmt.Fprintf(&out, "%s %s\n", r.Method, r.URL)
+			headers := map[string]string{}
+			for _, k := range slices.Sorted(maps.Keys(r.Header)) {
+				headers[k] = strings.Join(r.Header[k], " | ")
+				if headers[k] != last[k] {
+					fmt.Fprintf(&out, "  %s: %s\n", k, headers[k])
+				}
+			}
+			for _, k := range slices.Sorted(maps.Keys(last)) {
+				if headers[k] == "" {
+					fmt.Fprintf(&out, "  without %s\n", k)
+				}
+			}
+			last = headers
+		}
+		return map[string]string{"requests": out.String()}
+	})
+}
+
+// A client's key, in whatever slot it comes, reaches no provider.
+func TestClientCredentialsStay(t *testing.T) {
+	const key = "sk-penstock-client"
+	h := http.Header{}
+	for _, name := range []string{
+		"Authorization", "Proxy-Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Xi-Api-Key", "Cookie", "X-Amz-Security-Token", "X-Amz-Date",
+		"Cf-Aig-Authorization", "Helicone-Auth", "X-Portkey-Api-Key", "X-Litellm-Api-Key", "X-Bf-Vk", "Openai-Organization", "Openai-Project",
+		"X-Forwarded-For", "Forwarded", "Via", "Host", "Content-Length", "Accept-Encoding", "Expect", "Connection", "X-Custom", "Baggage", "Content-Encoding",
+		"X-Penstock-Hops", "X-Request-Id", "Accept", "Content-Type", "Te", "Transfer-Encoding", "X-Stainless-Os", "Ocp-Apim-Subscription-Key",
+	} {
+		h[name] = []string{key}
+	}
+	h["Idempotency-Key"] = []string{key} // goes out mixed
+	h["Traceparent"] = []string{"00-1-2-01"}
+	for _, list := range []string{
+		"  - {name: p, credentials: [{secret: provider-key}]}",
+		"  - {name: p}",
+		"  - {name: p, dialect: azure, baseURL: \"https://r.openai.azure.com\", credentials: [{secret: provider-key}]}",
+		"  - {name: p, dialect: anthropic, credentials: [{secret: provider-key}]}",
+		"  - {name: p, dialect: gemini, credentials: [{secret: provider-key}]}",
+		"  - {name: p, dialect: bedrock, region: eu-west-1, credentials: [{secret: provider-key}]}",
+		"  - {name: p, dialect: bedrock, region: eu-west-1, credentials: [{secret: provider-key, accessKeyID: AKIA}]}",
+		"  - {name: p, dialect: cohere, credentials: [{secret: provider-key}]}",
+	} {
+		p := build(t, list, provider.Options{})
+		d, _ := p.Speaks(llm.OpChat)
+		c, _ := p.Pick("m", nil, 0)
+		r, err := p.Request(context.Background(), c, &provider.Call{Op: llm.OpChat, Dialect: d, Model: "m", Body: []byte("{}"), Header: h, Scope: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, values := range r.Header {
+			if strings.Contains(strings.Join(values, ""), key) {
+				t.Errorf("%s: %s carries the client's key", list, name)
+			}
+		}
+		if strings.Contains(r.URL.String(), key) || r.Header.Get("Traceparent") == "" || r.Header.Get("Accept-Encoding") != "identity" {
+			t.Errorf("%s: %v %v", list, r.URL, r.Header)
+		}
+		other, _ := p.Request(context.Background(), c, &provider.Call{Op: llm.OpChat, Dialect: d, Model: "m", Body: []byte("{}"), Header: h, Scope: "b"})
+		if k := r.Header.Get("Idempotency-Key"); k != "" && k == other.Header.Get("Idempotency-Key") {
+			t.Errorf("two clients meet in the key %s", k)
+		}
+	}
+}
+
+// What a provider says of its account, or sends back, reaches no client.
+func TestResponseHeader(t *testing.T) {
+	in := http.Header{}
+	for _, name := range []string{
+		"Set-Cookie", "Openai-Organization", "Anthropic-Organization-Id", "Server", "Alt-Svc", "Cf-Ray", "Cf-Cache-Status", "X-Ratelimit-Remaining-Tokens",
+		"Anthropic-Ratelimit-Tokens-Reset", "Authorization", "X-Api-Key", "Strict-Transport-Security", "X-Amzn-Bedrock-Input-Token-Count", "Via", "Content-Length",
+		"Transfer-Encoding", "Access-Control-Allow-Origin", "X-Penstock-Endpoint", "Retry-After", "X-Hop", "Www-Authenticate", "X-Ms-Region", "Location", "X-Upstream-Request-Id",
+	} {
+		in[name] = []string{"secret"}
+	}
+	in["Connection"] = []string{"close, x-hop"}
+	in["X-Request-Id"] = []string{"req_1"}
+	in["Content-Type"] = []string{"application/json"}
+	in["Openai-Processing-Ms"] = []string{"12"}
+	out := http.Header{}
+	provider.ResponseHeader(out, in)
+	want := "map[Content-Type:[application/json] Openai-Processing-Ms:[12] X-Upstream-Request-Id:[req_1]]"
+	if got := fmt.Sprint(out); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+func TestSpeaks(t *testing.T) {
+	for list, want := range map[string]string{
+		"{name: p}": "1 1 1 2 1",
+		"{name: p, baseURL: \"https://api.groq.com/openai/v1\"}":             "1 1 1 2 1",
+		"{name: p, baseURL: \"https://api.mistral.ai\"}":                     "1 1 1 1 1",
+		"{name: p, baseURL: \"https://llm.example.com\"}":                    "1 1 1 1 1",
+		"{name: p, dialect: azure, baseURL: \"https://r.openai.azure.com\"}": "1 1 1 2 1",
+		"{name: p, dialect: anthropic}":                                      "3 - - 3 -",
+		"{name: p, dialect: gemini}":                                         "4 - 1 4 -",
+		"{name: p, dialect: bedrock, region: eu-west-1}":                     "5 - - 5 -",
+		"{name: p, dialect: cohere}":                                         "1 - 1 1 -",
+	} {
+		p := build(t, "  - "+list, provider.Options{})
+		var got []string
+		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther} {
+			if d, ok := p.Speaks(op); ok {
+				got = append(got, fmt.Sprint(uint8(d)))
+			} else {
+				got = append(got, "-")
+			}
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%s: %s, want %s", list, s, want)
+		}
+		if _, ok := p.Speaks(llm.OpModels); ok {
+			t.Errorf("%s: lists models", list)
+		}
+	}
+}
+
+func TestQuirkNames(t *testing.T) {
+	for _, name := range config.ProviderQuirks() {
+		p := build(t, "  - {name: p, baseURL: \"https://llm.example.com/v1\", quirks: "+name+"}", provider.Options{})
+		if p.Quirks().Name != name {
+			t.Errorf("%s leads to %q", name, p.Quirks().Name)
+		}
+	}
+	for host, name := range map[string]string{
+		"api.openai.com": "openai", "eu.api.openai.com": "openai", "notopenai.com": "", "api.groq.com": "groq", "openrouter.ai": "openrouter",
+		"api.x.ai": "xai", "max.ai": "", "127.0.0.1:11434": "ollama", "dashscope-intl.aliyuncs.com": "dashscope", "router.huggingface.co": "huggingface",
+		"api.z.ai": "zhipu", "res.openai.azure.com": "azure",
+	} {
+		p := build(t, "  - {name: p, allowHTTP: true, baseURL: \"https://"+host+"/v1\"}", provider.Options{})
+		if p.Quirks().Name != name {
+			t.Errorf("%s is taken for %q", host, p.Quirks().Name)
+		}
+	}
+}
