@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package provider
+
+// ModelsKept is how many models the first credential tells apart.
+func ModelsKept(p *Provider) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.credentials[0].models)
+}
+
+// CheckSocket is the check of an address that is dialled.
+var CheckSocket = checkSocket
