@@ -6,6 +6,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"sync"
@@ -97,6 +98,9 @@ func (p *Provider) newSecret(value config.Secret) (*secret, error) {
 
 // Name is the credential's name; "none" where the provider has none.
 func (c *Credential) Name() string { return c.name }
+
+// Format prints the name under every verb: fmt would print what is inside.
+func (c *Credential) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("credential " + c.name)) }
 
 // LogValue keeps everything but the name out of logs.
 func (c *Credential) LogValue() slog.Value { return slog.StringValue(c.name) }

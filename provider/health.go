@@ -4,6 +4,8 @@
 package provider
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -334,7 +336,11 @@ func (p *Provider) cool(c *Credential, h *health, v Verdict, now time.Time) {
 	}
 	h.until, h.reason, h.trial, h.probe, h.failures = until, v.Class, true, time.Time{}, 0
 	p.metrics.cooled(c, v.Class)
-	p.log.Warn("credential cools down", "credential", c.name, "reason", v.Class.String(), "code", v.Code, "status", v.Status, "wait", wait.Round(time.Millisecond))
+	level := slog.LevelWarn
+	if v.Class == RateLimit && wait < time.Second {
+		level = slog.LevelDebug // there may be many
+	}
+	p.log.Log(context.Background(), level, "credential cools down", "credential", c.name, "reason", v.Class.String(), "code", v.Code, "status", v.Status, "wait", wait.Round(time.Millisecond))
 }
 
 // backoff is the time out after so many others in a row.

@@ -106,6 +106,12 @@ func (p *Provider) Close() { p.metrics.remove(p) }
 // Name is the provider's name.
 func (p *Provider) Name() string { return p.name }
 
+// Format prints the name under every verb: fmt would print what is inside.
+func (p *Provider) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("provider " + p.name)) }
+
+// LogValue keeps everything but the name out of logs.
+func (p *Provider) LogValue() slog.Value { return slog.StringValue(p.name) }
+
 // Config is what the provider was built from.
 func (p *Provider) Config() config.Provider { return p.cfg }
 
