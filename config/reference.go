@@ -363,7 +363,7 @@ func meanings() map[string]string {
 		"Provider.cooldown":     "Takes a credential out of use for a model after failures.",
 
 		"Credential.name":         "Name, in metrics and the log; unless set, its place in the list, from 1.",
-		"Credential.secret":       "Key of the API; for vertex the JSON key of a service account; for bedrock the secret access key, or a bearer key without accessKeyID. file:/path is kept as secretFile.",
+		"Credential.secret":       "Key of the API; for vertex the JSON key of a service account; for bedrock the secret access key, without accessKeyID a bearer key or a key in the JSON that credential processes of AWS print. file:/path is kept as secretFile.",
 		"Credential.secretFile":   "File with the secret; read again when it changes, without a restart. A file that cannot be read keeps the last good value.",
 		"Credential.weight":       "Share among the credentials; 1 unless set, 0 to be used only when no other is left.",
 		"Credential.organization": "OpenAI-Organization, for openai.",

@@ -115,6 +115,13 @@ func (v *validator) baseURL(path string, p *Provider) {
 			return
 		}
 	}
+	for _, tail := range []string{"/chat/completions", "/completions", "/embeddings", "/responses", "/messages"} {
+		if rest, ok := strings.CutSuffix(strings.TrimSuffix(u.Path, "/"), tail); ok {
+			u.Path = rest
+			v.fail(at, "ends in the path of an operation, which is added to it", "write "+u.String())
+			return
+		}
+	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			v.fail(at, fmt.Sprintf("%q is not a port", port), "")
@@ -206,8 +213,8 @@ func (v *validator) credentials(path string, p *Provider) {
 		if !httpguts.ValidHeaderFieldValue(c.AccessKeyID) {
 			v.fail(at+".accessKeyID", "holds characters that no header may have", "")
 		}
-		vertex := p.Dialect == ProviderVertex
-		if s := c.Secret.Reveal(); !vertex && !httpguts.ValidHeaderFieldValue(s) {
+		whole := p.Dialect == ProviderVertex || bedrock && strings.HasPrefix(c.Secret.Reveal(), "{") // JSON
+		if s := c.Secret.Reveal(); !whole && !httpguts.ValidHeaderFieldValue(s) {
 			v.fail(at+".secret", "holds characters that no header may have", "is there a line break in it?")
 		}
 	}

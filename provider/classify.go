@@ -196,11 +196,7 @@ func (v Verdict) ClientError() *llm.Error {
 // Scrub takes the provider's own secrets out of a text that it has said.
 func (p *Provider) Scrub(text string) string {
 	for _, c := range p.credentials {
-		s := c.secret.Load()
-		if s == nil || s.oauth != nil {
-			continue
-		}
-		for _, v := range []string{s.value.Reveal(), c.sessionToken.Reveal()} {
+		for _, v := range c.secret.Load().values() {
 			if len(v) >= 8 && strings.Contains(text, v) {
 				text = strings.ReplaceAll(text, v, "[secret]")
 			}

@@ -4,15 +4,17 @@
 package provider
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"golang.org/x/net/http/httpguts"
 
@@ -28,7 +30,7 @@ type Credential struct {
 	project      string
 	accessKeyID  string
 	sessionToken config.Secret
-	signer       *v4.Signer // nil: requests are not signed
+	signer       *v4.Signer // keeps keys that it has derived
 
 	secret  atomic.Pointer[secret] // nil: there is none
 	file    string                 // "": the secret does not change
@@ -43,7 +45,8 @@ type Credential struct {
 // secret is a value and what was made of it.
 type secret struct {
 	value config.Secret
-	oauth *tokens // of a service account; nil: the value itself is sent
+	oauth *tokens          // of a service account; nil: the value itself is sent
+	key   *aws.Credentials // requests are signed with it; nil: they are not
 }
 
 // recheck is how long a secret's file is believed without another look.
@@ -59,18 +62,18 @@ func (p *Provider) newCredential(cfg config.Credential, name string) (*Credentia
 	if cfg.Weight != nil {
 		c.weight = *cfg.Weight
 	}
-	if cfg.AccessKeyID != "" {
-		c.signer = newSigner()
+	if p.cfg.Dialect == config.ProviderBedrock {
+		c.signer = v4.NewSigner()
 	}
 	value := cfg.Secret
 	if c.file != "" {
 		var err error
 		if value, err = config.ReadSecret(c.file); err != nil {
-			return nil, errors.New("secret file cannot be read: " + reason(err))
+			return nil, errors.New("cannot be read: " + reason(err))
 		}
 		c.checked.Store(time.Now().UnixNano())
 	}
-	s, err := p.newSecret(value)
+	s, err := c.newSecret(value)
 	if err != nil {
 		return nil, err
 	}
@@ -80,20 +83,44 @@ func (p *Provider) newCredential(cfg config.Credential, name string) (*Credentia
 
 // newSecret checks a secret and makes of it what the kind of provider needs. No
 // error holds a part of it.
-func (p *Provider) newSecret(value config.Secret) (*secret, error) {
+func (c *Credential) newSecret(value config.Secret) (*secret, error) {
+	p := c.provider
+	s := &secret{value: value}
+	var err error
 	switch {
 	case value == "":
-		return nil, errors.New("secret is empty")
+		err = errors.New("secret is empty")
 	case p.cfg.Dialect == config.ProviderVertex:
-		t, err := p.newTokens(value)
-		if err != nil {
-			return nil, err
-		}
-		return &secret{value: value, oauth: t}, nil
+		s.oauth, err = p.newTokens(value)
+	case p.cfg.Dialect == config.ProviderBedrock && strings.HasPrefix(value.Reveal(), "{"):
+		s.key, err = readKey(value)
 	case !httpguts.ValidHeaderFieldValue(value.Reveal()):
+		err = errors.New("secret holds characters that no header may have")
+	case c.accessKeyID != "":
+		s.key = &aws.Credentials{AccessKeyID: c.accessKeyID, SecretAccessKey: value.Reveal(), SessionToken: c.sessionToken.Reveal()}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// readKey reads a key of AWS in the form that credential processes print, for
+// keys that something else renews in a file.
+func readKey(value config.Secret) (*aws.Credentials, error) {
+	var key struct{ AccessKeyID, SecretAccessKey, SessionToken string }
+	if err := json.Unmarshal([]byte(value.Reveal()), &key); err != nil {
+		return nil, errors.New("secret begins with { and is not JSON")
+	}
+	for _, s := range []string{key.AccessKeyID, key.SecretAccessKey} {
+		if s == "" {
+			return nil, errors.New("secret is JSON without AccessKeyId or SecretAccessKey")
+		}
+	}
+	if !httpguts.ValidHeaderFieldValue(key.AccessKeyID) || !httpguts.ValidHeaderFieldValue(key.SessionToken) {
 		return nil, errors.New("secret holds characters that no header may have")
 	}
-	return &secret{value: value}, nil
+	return &aws.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.SecretAccessKey, SessionToken: key.SessionToken}, nil
 }
 
 // Name is the credential's name; "none" where the provider has none.
@@ -105,21 +132,26 @@ func (c *Credential) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("creden
 // LogValue keeps everything but the name out of logs.
 func (c *Credential) LogValue() slog.Value { return slog.StringValue(c.name) }
 
-func (c *Credential) signs() bool { return c.signer != nil }
-
-// current is the value in use. Its file is looked at now and then; a file that is
-// not right keeps the last good value.
-func (c *Credential) current() config.Secret {
+// current is the secret in use; nil: there is none. Its file is looked at now and
+// then; a file that is not right keeps the last good value.
+func (c *Credential) current() *secret {
 	c.look()
-	s := c.secret.Load()
-	if s == nil {
-		return ""
-	}
-	return s.value
+	return c.secret.Load()
 }
 
-func (c *Credential) token(ctx context.Context) (string, error) {
-	return c.secret.Load().oauth.get(ctx)
+// values are all that must not be told.
+func (s *secret) values() []string {
+	switch {
+	case s == nil:
+		return nil
+	case s.oauth != nil:
+		s.oauth.mu.Lock()
+		defer s.oauth.mu.Unlock()
+		return []string{s.oauth.token}
+	case s.key != nil:
+		return []string{s.key.SecretAccessKey, s.key.SessionToken, s.key.AccessKeyID}
+	}
+	return []string{s.value.Reveal()}
 }
 
 // look reads the file if that was not done for a while. Whoever comes while
@@ -136,14 +168,14 @@ func (c *Credential) look() {
 	c.checked.Store(now.UnixNano())
 	value, err := config.ReadSecret(c.file)
 	if err != nil {
-		c.disbelieve("secret file cannot be read: " + reason(err))
+		c.disbelieve("cannot be read: " + reason(err))
 		return
 	}
 	if value == c.secret.Load().value {
 		c.believe()
 		return
 	}
-	s, err := c.provider.newSecret(value)
+	s, err := c.newSecret(value)
 	if err != nil {
 		c.disbelieve(err.Error())
 		return

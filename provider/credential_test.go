@@ -93,7 +93,7 @@ func TestSecretFileChanges(t *testing.T) {
 		want("hunter2-two", "secret is empty")
 		os.Remove(file)
 		time.Sleep(2 * time.Second)
-		want("hunter2-two", "secret file cannot be read: no such file or directory")
+		want("hunter2-two", "cannot be read: no such file or directory")
 		write(t, file, "hunter2-two")
 		time.Sleep(2 * time.Second)
 		want("hunter2-two", "")
@@ -131,18 +131,18 @@ func TestNewRefuses(t *testing.T) {
 		change func(*config.Provider)
 		want   string
 	}{
-		{func(p *config.Provider) { p.BaseURL = "x" }, "provider p: base URL is no URL of a server"},
-		{func(p *config.Provider) { p.Quirks = "x" }, `provider p: quirks "x" are not known`},
-		{func(p *config.Provider) { p.Credentials = []config.Credential{{}} }, "provider p: credential 1: secret is empty"},
+		{func(p *config.Provider) { p.BaseURL = "x" }, "provider p: baseURL: is no URL of a server"},
+		{func(p *config.Provider) { p.Quirks = "x" }, `provider p: quirks: "x" is not known`},
+		{func(p *config.Provider) { p.Credentials = []config.Credential{{}} }, "provider p: credentials[0].secret: secret is empty"},
 		{func(p *config.Provider) {
 			p.Credentials = []config.Credential{{Name: "a", SecretFile: filepath.Join(dir, "none")}}
-		}, "provider p: credential a: secret file cannot be read: no such file or directory"},
+		}, "provider p: credentials[0].secretFile: cannot be read: no such file or directory"},
 		{func(p *config.Provider) {
 			p.Credentials = []config.Credential{{SecretFile: filepath.Join(dir, "bad")}}
-		}, "provider p: credential 1: secret holds characters that no header may have"},
+		}, "provider p: credentials[0].secretFile: secret holds characters that no header may have"},
 		{func(p *config.Provider) {
 			p.Dialect, p.Credentials = config.ProviderVertex, []config.Credential{{Secret: "hunter2"}}
-		}, "provider p: credential 1: secret is not the JSON key of a service account"},
+		}, "provider p: credentials[0].secret: secret is not the JSON key of a service account"},
 	} {
 		cfg := base
 		c.change(&cfg)
@@ -150,6 +150,47 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("got %v, want %s", err, c.want)
 		}
 	}
+}
+
+// Check gives the places, for the command that checks a file.
+func TestCheckIsPlaced(t *testing.T) {
+	text := page + "  - {name: a, credentials: [{secret: x}]}\n  - {name: b, dialect: vertex, region: global, project: p, credentials: [{secret: x}]}\n  - {name: c, credentials: [{secret: x}, {secretFile: none}]}\n"
+	_, err := config.ParseWith("in.yaml", []byte(text), config.Options{Check: provider.Check})
+	want := `in.yaml:6:83: providers[1].credentials[0].secret: secret is not the JSON key of a service account
+in.yaml:7:55: providers[2].credentials[1].secretFile: cannot be read: no such file or directory`
+	if fmt.Sprint(err) != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// A key that is renewed in a file comes whole, in the form of AWS's tools.
+func TestBedrockKeyFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "key")
+		write(t, file, `{"Version":1,"AccessKeyId":"AKIA1","SecretAccessKey":"s1","SessionToken":"t1","Expiration":"2030-01-01T00:00:00Z"}`)
+		p, err := provider.New(config.Provider{
+			Name: "p", Dialect: config.ProviderBedrock, BaseURL: "https://bedrock-runtime.eu-west-1.amazonaws.com", Region: "eu-west-1",
+			Credentials: []config.Credential{{SecretFile: file}},
+		}, provider.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := authorization(t, p, llm.DialectBedrock); !strings.Contains(got, "Credential=AKIA1/") || !strings.Contains(got, "x-amz-security-token") {
+			t.Errorf("got %s", got)
+		}
+		write(t, file, `{"Version":1,"AccessKeyId":"AKIA2","SecretAccessKey":"s2"}`)
+		time.Sleep(2 * time.Second)
+		if got, _ := authorization(t, p, llm.DialectBedrock); !strings.Contains(got, "Credential=AKIA2/") || strings.Contains(got, "x-amz-security-token") {
+			t.Errorf("got %s", got)
+		}
+		for _, bad := range []string{`{"AccessKeyId":"AKIA3"}`, `{`, `{"AccessKeyId":"a\nb","SecretAccessKey":"x"}`} {
+			write(t, file, bad)
+			time.Sleep(2 * time.Second)
+			if got, _ := authorization(t, p, llm.DialectBedrock); !strings.Contains(got, "AKIA2") || p.State("m").Credentials[0].Fault == "" {
+				t.Errorf("%s: %s", bad, got)
+			}
+		}
+	})
 }
 
 // account is the JSON key of a service account of a token server.

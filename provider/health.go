@@ -268,17 +268,17 @@ func (p *Provider) Observe(c *Credential, model string, v Verdict, h http.Header
 	}
 	scope, at := v.Class.Cools(), x
 	if scope == ScopeCredential {
-		at = &c.whole
+		at, model = &c.whole, ""
 	}
 	switch {
 	case v.Class == Canceled || v.Class == Deadline || v.Class == Unsupported:
 		// Nothing is known; another request may be the probe.
 		x.probe, c.whole.probe = time.Time{}, time.Time{}
 	case scope != ScopeNone:
-		p.cool(c, at, v, now)
+		p.cool(c, at, model, v, now)
 		c.whole.probe = time.Time{}
 	case v.Class.Counts():
-		p.failed(c, x, v, now)
+		p.failed(c, x, model, v, now)
 	default: // it works, even if it does not like the request
 		x.back(now)
 		c.whole.back(now)
@@ -295,7 +295,7 @@ func (h *health) back(now time.Time) {
 }
 
 // failed counts a failure of the provider.
-func (p *Provider) failed(c *Credential, x *health, v Verdict, now time.Time) {
+func (p *Provider) failed(c *Credential, x *health, model string, v Verdict, now time.Time) {
 	f, _ := c.fitness(x, now)
 	if f == cooling {
 		return // of a request from before
@@ -304,18 +304,18 @@ func (p *Provider) failed(c *Credential, x *health, v Verdict, now time.Time) {
 	trial := f != ready
 	switch {
 	case v.Wait > 0 && v.Class == Overloaded:
-		p.cool(c, x, v, now)
+		p.cool(c, x, model, v, now)
 	case trial || x.failures >= p.cfg.Cooldown.After:
 		v.Wait = 0 // only a rate limit, or no room, is a matter of waiting
-		p.cool(c, x, v, now)
+		p.cool(c, x, model, v, now)
 	}
 	if trial {
 		c.whole.probe = time.Time{}
 	}
 }
 
-// cool takes c out, at one model or at all.
-func (p *Provider) cool(c *Credential, h *health, v Verdict, now time.Time) {
+// cool takes c out, at one model or, where that is empty, at all.
+func (p *Provider) cool(c *Credential, h *health, model string, v Verdict, now time.Time) {
 	already := h.fitness(now) == cooling
 	wait := v.Wait
 	switch {
@@ -340,7 +340,7 @@ func (p *Provider) cool(c *Credential, h *health, v Verdict, now time.Time) {
 	if v.Class == RateLimit && wait < time.Second {
 		level = slog.LevelDebug // there may be many
 	}
-	p.log.Log(context.Background(), level, "credential cools down", "credential", c.name, "reason", v.Class.String(), "code", v.Code, "status", v.Status, "wait", wait.Round(time.Millisecond))
+	p.log.Log(context.Background(), level, "credential cools down", "credential", c.name, "model", model, "reason", v.Class.String(), "code", v.Code, "status", v.Status, "wait", wait.Round(time.Millisecond))
 }
 
 // backoff is the time out after so many others in a row.

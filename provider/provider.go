@@ -62,15 +62,40 @@ type Options struct {
 
 // New builds a provider from a configuration that is valid and has its defaults
 // (see [config.Config.Validate]). Secrets in files are read here for the first
-// time; one that cannot be read is an error.
+// time; one that cannot be used is an error.
 func New(cfg config.Provider, o Options) (*Provider, error) {
+	p, problems := build(cfg, o)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("provider %s: %w", cfg.Name, problems[0])
+	}
+	if o.Previous != nil {
+		p.inherit(o.Previous)
+	}
+	p.metrics.add(p)
+	return p, nil
+}
+
+// Check says what New would refuse, in the whole of a configuration, with paths;
+// for [config.Options].
+func Check(c *config.Config) []*config.Problem {
+	var all []*config.Problem
+	for i, cfg := range c.Providers {
+		_, problems := build(cfg, Options{})
+		for _, problem := range problems {
+			all = append(all, problem.Under("providers["+strconv.Itoa(i)+"]"))
+		}
+	}
+	return all
+}
+
+func build(cfg config.Provider, o Options) (*Provider, []*config.Problem) {
 	u, err := url.Parse(cfg.BaseURL)
 	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("provider %s: base URL is no URL of a server", cfg.Name)
+		return nil, []*config.Problem{{Path: "baseURL", What: "is no URL of a server"}}
 	}
 	q, ok := quirksOf(cfg, u)
 	if !ok {
-		return nil, fmt.Errorf("provider %s: quirks %q are not known", cfg.Name, cfg.Quirks)
+		return nil, []*config.Problem{{Path: "quirks", What: strconv.Quote(cfg.Quirks) + " is not known"}}
 	}
 	p := &Provider{
 		name: cfg.Name, cfg: cfg, quirks: q, log: o.Log, metrics: o.Metrics,
@@ -83,21 +108,23 @@ func New(cfg config.Provider, o Options) (*Provider, error) {
 	}
 	p.log = p.log.With("provider", p.name)
 	p.dialer = newDialer(cfg.AllowPrivate || p.local, connectBound(cfg))
+	var problems []*config.Problem
 	for i, c := range cfg.Credentials {
 		made, err := p.newCredential(c, cmp.Or(c.Name, strconv.Itoa(i+1)))
 		if err != nil {
-			return nil, fmt.Errorf("provider %s: credential %s: %w", cfg.Name, cmp.Or(c.Name, strconv.Itoa(i+1)), err)
+			key := "secret"
+			if c.SecretFile != "" {
+				key = "secretFile"
+			}
+			problems = append(problems, &config.Problem{Path: "credentials[" + strconv.Itoa(i) + "]." + key, What: err.Error()})
+			continue
 		}
 		p.credentials = append(p.credentials, made)
 	}
 	if len(p.credentials) == 0 {
 		p.credentials = []*Credential{{provider: p, name: "none", weight: 1, models: map[string]*health{}}}
 	}
-	if o.Previous != nil {
-		p.inherit(o.Previous)
-	}
-	p.metrics.add(p)
-	return p, nil
+	return p, problems
 }
 
 // Close ends the metrics of the provider. What is under way may go on.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
@@ -138,6 +137,10 @@ func (p *Provider) userAgent(h http.Header) string {
 // authorize sets the credential, last of all.
 func (p *Provider) authorize(r *http.Request, c *Credential, call *Call) error {
 	secret := c.current()
+	value := ""
+	if secret != nil {
+		value = secret.value.Reveal()
+	}
 	if c.organization != "" {
 		r.Header["Openai-Organization"] = []string{c.organization}
 	}
@@ -146,24 +149,24 @@ func (p *Provider) authorize(r *http.Request, c *Credential, call *Call) error {
 	}
 	bearer := func(s string) { r.Header["Authorization"] = []string{"Bearer " + s} }
 	switch {
-	case secret == "":
+	case secret == nil:
 		return nil
 	case p.cfg.Dialect == config.ProviderAzure:
-		r.Header["Api-Key"] = []string{secret.Reveal()}
-	case p.cfg.Dialect == config.ProviderAnthropic && !strings.HasPrefix(secret.Reveal(), "sk-ant-oat"): // those are OAuth tokens
-		r.Header["X-Api-Key"] = []string{secret.Reveal()}
+		r.Header["Api-Key"] = []string{value}
+	case p.cfg.Dialect == config.ProviderAnthropic && !strings.HasPrefix(value, "sk-ant-oat"): // those are OAuth tokens
+		r.Header["X-Api-Key"] = []string{value}
 	case p.cfg.Dialect == config.ProviderGemini && call.Dialect == llm.DialectGemini:
-		r.Header["X-Goog-Api-Key"] = []string{secret.Reveal()}
+		r.Header["X-Goog-Api-Key"] = []string{value}
 	case p.cfg.Dialect == config.ProviderVertex:
-		token, err := c.token(r.Context())
+		token, err := secret.oauth.get(r.Context())
 		if err != nil {
 			return tokenFailure(r.Context(), err)
 		}
 		bearer(token)
-	case c.signs():
-		return p.sign(r, c, secret, call.Body)
+	case secret.key != nil:
+		return p.sign(r, c, secret.key, call.Body)
 	default:
-		bearer(secret.Reveal())
+		bearer(value)
 	}
 	return nil
 }
@@ -181,13 +184,10 @@ func tokenFailure(ctx context.Context, err error) error {
 }
 
 // sign adds the signature of AWS (version 4) over the request as it is.
-func (p *Provider) sign(r *http.Request, c *Credential, secret config.Secret, body []byte) error {
+func (p *Provider) sign(r *http.Request, c *Credential, key *aws.Credentials, body []byte) error {
 	sum := sha256.Sum256(body)
-	key := aws.Credentials{AccessKeyID: c.accessKeyID, SecretAccessKey: secret.Reveal(), SessionToken: c.sessionToken.Reveal()}
-	if err := c.signer.SignHTTP(r.Context(), key, r, hex.EncodeToString(sum[:]), "bedrock", p.cfg.Region, time.Now()); err != nil {
+	if err := c.signer.SignHTTP(r.Context(), *key, r, hex.EncodeToString(sum[:]), "bedrock", p.cfg.Region, time.Now()); err != nil {
 		return &Failure{Verdict: Verdict{Class: Auth, Code: "signature", Message: "the request cannot be signed"}, Err: err}
 	}
 	return nil
 }
-
-func newSigner() *v4.Signer { return v4.NewSigner() }
