@@ -43,7 +43,7 @@ func Classify(d llm.Dialect, status int, h http.Header, body []byte, err error, 
 		return classifyError(status, err, sent)
 	}
 	ok := status >= 200 && status < 300
-	if ok && len(body) == 0 {
+	if ok && !mayBeError(h, body) {
 		return Verdict{Class: OK, Status: status}
 	}
 	e := readEvidence(h, body)

@@ -97,6 +97,11 @@ func readEvidence(h http.Header, body []byte) evidence {
 	return e
 }
 
+// mayBeError says whether the body of a 2xx is worth reading for an error.
+func mayBeError(h http.Header, body []byte) bool {
+	return len(h["X-Amzn-Errortype"]) > 0 || bytes.Contains(body[:min(len(body), maxErrorBody)], []byte("error"))
+}
+
 // eventOf is the data of the first event, if the body is one of a stream.
 func eventOf(body []byte) []byte {
 	if !bytes.HasPrefix(body, []byte("event:")) && !bytes.HasPrefix(body, []byte("data:")) {
@@ -222,7 +227,11 @@ func (e *evidence) detail(m map[string]any) {
 // guess reads the members of JSON that is cut off, or none.
 func (e *evidence) guess(body []byte) {
 	s := string(body)
-	e.isError = e.isError || strings.Contains(clip(s, 64), `"error"`) // deeper it may be anybody's word
+	// Deeper it may be anybody's word.
+	if _, rest, ok := strings.Cut(clip(s, 64), `"error"`); ok {
+		rest = strings.TrimLeft(rest, " \t\r\n:")
+		e.isError = e.isError || rest != "" && (rest[0] == '{' || rest[0] == '"')
+	}
 	for _, key := range []string{"code", "status", "type"} {
 		e.add(member(s, key))
 	}

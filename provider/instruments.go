@@ -4,6 +4,7 @@
 package provider
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -122,8 +123,16 @@ func (i *Instruments) add(p *Provider) {
 		return
 	}
 	i.mu.Lock()
+	old := i.providers[p.name]
 	i.providers[p.name] = p
 	i.mu.Unlock()
+	if old != nil {
+		for _, c := range old.credentials {
+			if !slices.ContainsFunc(p.credentials, func(n *Credential) bool { return n.name == c.name }) {
+				i.forget(prometheus.Labels{"provider": p.name, "credential": c.name})
+			}
+		}
+	}
 	for _, c := range p.credentials {
 		i.attempts.WithLabelValues(p.name, c.name, OK.String())
 		i.authFailures.WithLabelValues(p.name, c.name)
@@ -140,7 +149,11 @@ func (i *Instruments) remove(p *Provider) {
 		return
 	}
 	delete(i.providers, p.name)
-	series := prometheus.Labels{"provider": p.name}
+	i.forget(prometheus.Labels{"provider": p.name})
+}
+
+// forget drops the series that have the labels.
+func (i *Instruments) forget(series prometheus.Labels) {
 	for _, vec := range []*prometheus.CounterVec{i.attempts, i.cooldowns, i.authFailures, i.secretFaults, i.tokens} {
 		vec.DeletePartialMatch(series)
 	}

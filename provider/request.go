@@ -109,7 +109,10 @@ func (p *Provider) header(call *Call) http.Header {
 		out["Idempotency-Key"] = []string{hex.EncodeToString(sum[:16])}
 	}
 	for name, value := range p.cfg.Headers {
-		out.Set(name, value)
+		if name = http.CanonicalHeaderKey(name); name == "Anthropic-Beta" && len(out[name]) > 0 {
+			value = strings.Join(out[name], ",") + "," + value // a list: the client's stays
+		}
+		out[name] = []string{value}
 	}
 	return out
 }
