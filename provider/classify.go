@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -164,13 +165,13 @@ func (v Verdict) ClientError() *llm.Error {
 		set(http.StatusNotFound, "model_not_found", "the provider does not know the model")
 		e.Type = "invalid_request_error"
 	case ContextWindow:
-		set(http.StatusBadRequest, "context_length_exceeded", cmp.Or(v.Message, "the prompt is too long for the model"))
+		set(http.StatusBadRequest, "context_length_exceeded", cmp.Or(public(v.Message), "the prompt is too long for the model"))
 		e.Type, e.Param = "invalid_request_error", "messages"
 	case ContentPolicy:
-		set(http.StatusBadRequest, "content_policy_violation", cmp.Or(v.Message, "the provider refuses the content"))
+		set(http.StatusBadRequest, "content_policy_violation", cmp.Or(public(v.Message), "the provider refuses the content"))
 		e.Type = "invalid_request_error"
 	case BadRequest:
-		set(http.StatusBadRequest, cmp.Or(v.Code, "invalid_value"), cmp.Or(v.Message, "the provider refuses the request"))
+		set(http.StatusBadRequest, cmp.Or(v.Code, "invalid_value"), cmp.Or(public(v.Message), "the provider refuses the request"))
 		if v.Status >= 400 && v.Status < 500 {
 			e.Status = v.Status
 		}
@@ -192,6 +193,12 @@ func (v Verdict) ClientError() *llm.Error {
 	}
 	return e
 }
+
+// accountIDs name the gateway's account in messages.
+var accountIDs = regexp.MustCompile(`\b(org|proj)[-_][A-Za-z0-9]{3,}`)
+
+// public is a provider's message without the names of the gateway's account.
+func public(message string) string { return accountIDs.ReplaceAllString(message, "$1-…") }
 
 // Scrub takes the provider's own secrets out of a text that it has said.
 func (p *Provider) Scrub(text string) string {

@@ -157,6 +157,13 @@ func TestJudgeScrubs(t *testing.T) {
 	}
 }
 
+func TestAccountIsNotTold(t *testing.T) {
+	v := provider.Classify(llm.DialectOpenAI, 429, nil, []byte(`{"error":{"message":"Request too large for gpt-4 in organization org-AbC123 project proj_x1y2 on tokens"}}`), nil, true)
+	if got := v.ClientError().Message; got != "Request too large for gpt-4 in organization org-… project proj-… on tokens" {
+		t.Error(got)
+	}
+}
+
 func FuzzClassify(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `[]`, `null`, `"x"`, `{"error":{"message":"m","code":1e99,"details":[null,{"retryDelay":"-5s"}]}}`, `[{"error":{"code":429,"status":"RESOURCE_EXHAUSTED"}}]`,

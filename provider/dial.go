@@ -27,16 +27,19 @@ const connectCeiling = 30 * time.Second
 // a name cannot change its mind in between.
 type dialer struct{ net.Dialer }
 
-func newDialer(allowPrivate bool, bound time.Duration) dialer {
+// reach is what a dialer connects to besides public addresses.
+type reach struct{ private, loopback bool }
+
+func newDialer(to reach, bound time.Duration) dialer {
 	return dialer{net.Dialer{
 		Timeout: bound, KeepAlive: 15 * time.Second,
 		ControlContext: func(_ context.Context, network, address string, _ syscall.RawConn) error {
-			return checkSocket(network, address, allowPrivate)
+			return checkSocket(network, address, to)
 		},
 	}}
 }
 
-func checkSocket(network, address string, allowPrivate bool) error {
+func checkSocket(network, address string, to reach) error {
 	if network != "tcp4" && network != "tcp6" && network != "tcp" {
 		return fmt.Errorf("%w: network %s", errAddress, network)
 	}
@@ -44,7 +47,7 @@ func checkSocket(network, address string, allowPrivate bool) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", errAddress, address)
 	}
-	if why := config.RefusedAddress(a.Addr(), allowPrivate); why != "" {
+	if why := config.RefusedAddress(a.Addr(), to.private || to.loopback && a.Addr().Unmap().IsLoopback()); why != "" {
 		return fmt.Errorf("%w: %s %s", errAddress, a.Addr(), why)
 	}
 	return nil

@@ -11,4 +11,6 @@ func ModelsKept(p *Provider) int {
 }
 
 // CheckSocket is the check of an address that is dialled.
-var CheckSocket = checkSocket
+func CheckSocket(network, address string, private, loopback bool) error {
+	return checkSocket(network, address, reach{private, loopback})
+}

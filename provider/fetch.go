@@ -45,14 +45,12 @@ func NewFetcher(o FetchOptions) *Fetcher {
 	if f.timeout <= 0 {
 		f.timeout = 15 * time.Second
 	}
-	public, here := newDialer(false, 5*time.Second), newDialer(true, 5*time.Second)
+	public, here := newDialer(reach{}, 5*time.Second), newDialer(reach{loopback: true}, 5*time.Second)
 	transport := public.transport()
 	transport.DisableKeepAlives = true
 	transport.MaxResponseHeaderBytes = 32 << 10
 	transport.ResponseHeaderTimeout = f.timeout
 	if f.local {
-		// Private addresses stay refused: of the looser dialer only what names
-		// this machine is let through.
 		dial := transport.DialContext
 		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			if host, _, err := net.SplitHostPort(address); err == nil && isLocal(host) {

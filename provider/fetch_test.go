@@ -19,24 +19,25 @@ import (
 
 func TestCheckSocket(t *testing.T) {
 	for _, c := range []struct {
-		network, address string
-		private, ok      bool
+		network, address      string
+		public, private, here bool // whether it is reached; with private addresses allowed; with this machine
 	}{
-		{"tcp4", "8.8.8.8:443", false, true},
-		{"tcp4", "127.0.0.1:443", false, false},
-		{"tcp4", "127.0.0.1:443", true, true},
-		{"tcp6", "[::1]:443", false, false},
-		{"tcp4", "10.0.0.1:443", false, false},
-		{"tcp4", "10.0.0.1:443", true, true},
-		{"tcp4", "169.254.169.254:80", true, false},
-		{"tcp6", "[fe80::1%eth0]:80", true, false},
-		{"tcp6", "[::ffff:169.254.169.254]:80", true, false},
-		{"unix", "/run/x", true, false},
-		{"udp4", "8.8.8.8:53", true, false},
-		{"tcp4", "x", true, false},
+		{"tcp4", "8.8.8.8:443", true, true, true},
+		{"tcp4", "127.0.0.1:443", false, true, true},
+		{"tcp6", "[::1]:443", false, true, true},
+		{"tcp6", "[::ffff:127.0.0.1]:443", false, true, true},
+		{"tcp4", "10.0.0.1:443", false, true, false},
+		{"tcp4", "169.254.169.254:80", false, false, false},
+		{"tcp6", "[fe80::1%eth0]:80", false, false, false},
+		{"tcp6", "[::ffff:169.254.169.254]:80", false, false, false},
+		{"unix", "/run/x", false, false, false},
+		{"udp4", "8.8.8.8:53", false, false, false},
+		{"tcp4", "x", false, false, false},
 	} {
-		if err := provider.CheckSocket(c.network, c.address, c.private); (err == nil) != c.ok {
-			t.Errorf("%s %s (private %v): %v", c.network, c.address, c.private, err)
+		for i, want := range []bool{c.public, c.private, c.here} {
+			if err := provider.CheckSocket(c.network, c.address, i == 1, i == 2); (err == nil) != want {
+				t.Errorf("%s %s (%d): %v", c.network, c.address, i, err)
+			}
 		}
 	}
 }

@@ -26,7 +26,8 @@ import (
 // What never does: faults of the request, clients that leave.
 //
 // How it ends: by the clock, asked when it matters. Then it is half open: one
-// request goes first, and the others as soon as that one has an answer.
+// request goes first, and the others as soon as that one has an answer, or after
+// a rate limit is not refused at once.
 //
 // Failures that arrive while it is out are of requests from before: they count
 // once. A hint that lasts longer counts always.
@@ -65,6 +66,9 @@ const (
 	// probeLease is how long a probe may go without a word, before another
 	// request may be one.
 	probeLease = time.Minute
+	// limitLease is the same after a rate limit, which is told at once: silence
+	// for so long says that there is room again, long before an answer ends.
+	limitLease = 2 * time.Second
 	// newSample is the weight of the newest latency.
 	newSample = 0.3
 	// jitter spreads the end of a time out that nobody has named.
@@ -122,6 +126,8 @@ func (h *health) fitness(now time.Time) fitness {
 		return ready
 	case now.Before(h.probe):
 		return probing
+	case h.reason == RateLimit && !h.probe.IsZero():
+		return ready
 	}
 	return halfOpen
 }
@@ -217,8 +223,12 @@ func (r rank) less(s rank) bool {
 }
 
 func (h *health) lease(now time.Time) {
-	if h.fitness(now) == halfOpen {
-		h.probe = now.Add(probeLease)
+	if h.fitness(now) != halfOpen {
+		return
+	}
+	h.probe = now.Add(probeLease)
+	if h.reason == RateLimit {
+		h.probe = now.Add(limitLease)
 	}
 }
 

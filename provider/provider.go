@@ -39,7 +39,6 @@ type Provider struct {
 	name        string
 	cfg         config.Provider
 	base        url.URL // without a trailing slash
-	local       bool    // the base URL names this machine
 	quirks      Quirks
 	credentials []*Credential // never empty
 	agent       string
@@ -100,14 +99,13 @@ func build(cfg config.Provider, o Options) (*Provider, []*config.Problem) {
 	p := &Provider{
 		name: cfg.Name, cfg: cfg, quirks: q, log: o.Log, metrics: o.Metrics,
 		base:  url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")},
-		local: isLocal(u.Hostname()),
 		agent: strings.TrimRight("penstock/"+o.Version, "/"),
 	}
 	if p.log == nil {
 		p.log = slog.Default()
 	}
 	p.log = p.log.With("provider", p.name)
-	p.dialer = newDialer(cfg.AllowPrivate || p.local, connectBound(cfg))
+	p.dialer = newDialer(reach{private: cfg.AllowPrivate, loopback: isLocal(u.Hostname())}, connectBound(cfg))
 	var problems []*config.Problem
 	for i, c := range cfg.Credentials {
 		made, err := p.newCredential(c, cmp.Or(c.Name, strconv.Itoa(i+1)))

@@ -251,3 +251,44 @@ func TestQuirkNames(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a model is called, the request stays with the operation.
+func FuzzModelInPath(f *testing.F) {
+	for _, s := range []string{"gpt", "a/b:c", "../x", "arn:aws:bedrock:eu-west-1:1:x/y", "%2e%2e", "a?b#c", "publishers/x/models/y", "publishers/../models/y", "tunedModels/..", "\u00e9", "a//b", "models/models/x"} {
+		f.Add(s)
+	}
+	list := parse(f, `  - {name: azure, dialect: azure, baseURL: "https://r.openai.azure.com", apiVersion: "1", credentials: [{secret: k}]}
+  - {name: gemini, dialect: gemini, credentials: [{secret: k}]}
+  - {name: bedrock, dialect: bedrock, region: eu-west-1, credentials: [{secret: k}]}
+`)
+	begins := []string{"/openai/deployments/", "/v1beta/", "/model/"}
+	ends := []string{"/chat/completions", ":generateContent", "/converse"}
+	var providers []*provider.Provider
+	for _, cfg := range list {
+		p, err := provider.New(cfg, provider.Options{})
+		if err != nil {
+			f.Fatal(err)
+		}
+		providers = append(providers, p)
+	}
+	f.Fuzz(func(t *testing.T, model string) {
+		for i, p := range providers {
+			d, _ := p.Speaks(llm.OpChat)
+			c, _ := p.Pick("m", nil, 0)
+			r, err := p.Request(context.Background(), c, &provider.Call{Op: llm.OpChat, Dialect: d, Model: model})
+			if err != nil {
+				continue
+			}
+			sent := r.URL.RequestURI()
+			path, _, _ := strings.Cut(sent, "?")
+			name, ok := strings.CutPrefix(path, begins[i])
+			name, ok2 := strings.CutSuffix(name, ends[i])
+			if i == 1 {
+				_, name, _ = strings.Cut(name, "/") // the collection
+			}
+			if !ok || !ok2 || strings.ContainsAny(name, "/?#\\ ") || strings.Contains(r.URL.Path, "/../") || strings.HasSuffix(r.URL.Path, "/..") {
+				t.Errorf("%q leads to %s", model, sent)
+			}
+		}
+	})
+}

@@ -83,7 +83,7 @@ func (p *Provider) newTokens(value config.Secret) (*tokens, error) {
 	case u.Scheme != "https" && !(u.Scheme == "http" && isLocal(u.Hostname())):
 		return nil, errors.New("token_uri of the service account must be https")
 	}
-	transport := newDialer(p.cfg.AllowPrivate || isLocal(u.Hostname()), tokenBound).transport()
+	transport := newDialer(reach{private: p.cfg.AllowPrivate, loopback: isLocal(u.Hostname())}, tokenBound).transport()
 	transport.DisableKeepAlives = true // it is asked once in an hour
 	return &tokens{
 		key: key, id: account.KeyID, email: account.Email, uri: account.URI,

@@ -233,8 +233,15 @@ const hexDigits = "0123456789ABCDEF"
 // segment is the name of a model as one element of a path, with everything
 // escaped that RFC 3986 does not call unreserved: AWS signs that form.
 func (p *Provider) segment(model string) (string, error) {
-	if model == "" || model == "." || model == ".." || len(model) > 2048 {
+	if model == "" || len(model) > 2048 {
 		return "", refused("provider %s has no model %.64q", p.name, model)
+	}
+	for part := range strings.SplitSeq(model, "/") {
+		// Escaped, they would be harmless here, and not behind a server that
+		// undoes that.
+		if part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7F || r == '\\' }) {
+			return "", refused("provider %s has no model %.64q", p.name, model)
+		}
 	}
 	var b strings.Builder
 	for i := range len(model) {
