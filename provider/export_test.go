@@ -14,3 +14,6 @@ func ModelsKept(p *Provider) int {
 func CheckSocket(network, address string, private, loopback bool) error {
 	return checkSocket(network, address, reach{private, loopback})
 }
+
+// VertexBody is the edit of a body for Anthropic's models on Vertex AI.
+var VertexBody = vertexBody

@@ -224,6 +224,22 @@ func (p *Provider) Speaks(op llm.Op) (llm.Dialect, bool) {
 	return 0, false
 }
 
+// SpeaksModel is Speaks for one model. It differs on Vertex AI, where the
+// publisher of a model decides: Anthropic's (claude-…) are spoken to in its own
+// dialect, those of others (meta/…) in OpenAI's.
+func (p *Provider) SpeaksModel(op llm.Op, model string) (llm.Dialect, bool) {
+	if n := needOf(op); p.cfg.Dialect == config.ProviderVertex {
+		chat := n == needChat || n == needResponses
+		switch publisher, _, named := strings.Cut(model, "/"); {
+		case strings.HasPrefix(claude(model), "claude"):
+			return llm.DialectAnthropic, chat
+		case named && publisher != "google" && publisher != "publishers" && publisher != "models":
+			return llm.DialectOpenAI, chat
+		}
+	}
+	return p.Speaks(op)
+}
+
 // Failure is an error of which the provider knows what it means. [Classify]
 // gives its Verdict.
 type Failure struct {

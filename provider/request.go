@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/jsonedit"
 	"github.com/penstock/penstock/llm"
 )
 
@@ -53,21 +54,72 @@ func (p *Provider) Request(ctx context.Context, c *Credential, call *Call) (*htt
 	if err != nil {
 		return nil, err
 	}
+	body := call.Body
+	if p.cfg.Dialect == config.ProviderVertex && call.Dialect == llm.DialectAnthropic {
+		body = vertexBody(body)
+	}
 	r := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        p.header(call),
 		Body:          http.NoBody,
-		ContentLength: int64(len(call.Body)),
+		ContentLength: int64(len(body)),
 	}
-	if len(call.Body) > 0 {
-		r.Body = io.NopCloser(bytes.NewReader(call.Body))
+	if len(body) > 0 {
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	r = r.WithContext(ctx)
 	if err := p.authorize(r, c, call); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// vertexBody is a body of Anthropic's API as Vertex AI takes it: the model is in
+// the URL and refused in the body, the version is in the body.
+func vertexBody(body []byte) []byte {
+	const version = `"anthropic_version":"vertex-2023-10-16"`
+	s := jsonedit.NewScanner(body, 512)
+	start := s.Pos()
+	if !s.Object() {
+		return body
+	}
+	var model, last jsonedit.Span // with the comma behind the one, or before
+	var versioned, open bool
+	for {
+		before := s.Pos()
+		name, ok := s.NextMember()
+		if !ok {
+			break
+		}
+		if open {
+			model.End, open = name.Quoted().Start, false
+		}
+		key := name.Value(body)
+		value := s.Skip()
+		switch key {
+		case "model":
+			model, open = jsonedit.Span{Start: name.Quoted().Start, End: value.End}, true
+			last = jsonedit.Span{Start: before, End: value.End}
+		case "anthropic_version":
+			versioned = true
+		}
+	}
+	end := s.Pos()
+	switch {
+	case !s.Finish():
+		return body
+	case model.Len() == 0 && versioned:
+		return body
+	case model.Len() == 0:
+		return jsonedit.Apply(body, jsonedit.Insert(body, jsonedit.Span{Start: start, End: end}, version))
+	case !versioned:
+		// In place of the model; its comma stays.
+		return jsonedit.Apply(body, jsonedit.Edit{Span: jsonedit.Span{Start: model.Start, End: last.End}, Text: []byte(version)})
+	case open: // the last member: with the comma before it
+		return jsonedit.Apply(body, jsonedit.Edit{Span: last})
+	}
+	return jsonedit.Apply(body, jsonedit.Edit{Span: model})
 }
 
 // header is all but the credential.

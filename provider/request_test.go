@@ -5,7 +5,9 @@ package provider_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -291,4 +293,104 @@ func FuzzModelInPath(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestVertexBody(t *testing.T) {
+	const version = `"anthropic_version":"vertex-2023-10-16"`
+	for in, want := range map[string]string{
+		`{"model":"claude","max_tokens":1}`:             `{` + version + `,"max_tokens":1}`,
+		` { "a" : 1 , "model" : "claude" } `:            ` { "a" : 1 , ` + version + ` } `,
+		`{"model":"x"}`:                                 `{` + version + `}`,
+		`{}`:                                            `{` + version + `}`,
+		` {"a":1}`:                                      ` {"a":1,` + version + `}`,
+		`{"anthropic_version":"v","model":"x"}`:         `{"anthropic_version":"v"}`,
+		`{"model":"x","anthropic_version":"v"}`:         `{"anthropic_version":"v"}`,
+		`{"a":1, "model":"x", "anthropic_version":"v"}`: `{"a":1, "anthropic_version":"v"}`,
+		`{"anthropic_version":"v"}`:                     `{"anthropic_version":"v"}`,
+		`{"messages":[{"model":"inside"}],"\u006dodel":"x","n":1e400}`: `{"messages":[{"model":"inside"}],` + version + `,"n":1e400}`,
+		`nonsense`: `nonsense`, `{"model":`: `{"model":`, ``: ``, `{"model":"x"} x`: `{"model":"x"} x`,
+	} {
+		if got := string(provider.VertexBody([]byte(in))); got != want {
+			t.Errorf("%s\n got %s\nwant %s", in, got, want)
+		}
+	}
+}
+
+func FuzzVertexBody(f *testing.F) {
+	for _, s := range []string{`{"model":"claude","a":[1]}`, `{"a":{"model":1},"model":null}`, `{"anthropic_version":1,"model":2}`, `{"\u006dodel":1}`, ` {} `} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		out := provider.VertexBody(bytes.Clone(body))
+		var in, got map[string]json.RawMessage
+		if json.Unmarshal(body, &in) != nil || in == nil {
+			return
+		}
+		dec := json.NewDecoder(bytes.NewReader(body))
+		seen := map[string]int{}
+		depth := 0
+		for { // duplicates are for others to refuse
+			tok, err := dec.Token()
+			if err != nil {
+				break
+			}
+			switch x := tok.(type) {
+			case json.Delim:
+				if x == '{' || x == '[' {
+					depth++
+				} else {
+					depth--
+				}
+			case string:
+				if depth == 1 {
+					seen[x]++
+				}
+			}
+		}
+		if seen["model"] > 1 || seen["anthropic_version"] > 1 || bytes.Equal(out, body) {
+			return
+		}
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatalf("%s: %s: %v", body, out, err)
+		}
+		if _, ok := got["model"]; ok || got["anthropic_version"] == nil {
+			t.Errorf("%s: %s", body, out)
+		}
+		for k, v := range in {
+			if k != "model" && string(got[k]) != string(v) {
+				t.Errorf("%s: %s is %s", body, k, got[k])
+			}
+		}
+	})
+}
+
+// On Vertex AI the publisher of a model decides.
+func TestSpeaksModel(t *testing.T) {
+	cfg := config.Provider{Name: "v", Dialect: config.ProviderVertex, BaseURL: "https://aiplatform.googleapis.com", Region: "global", Project: "proj"}
+	p, err := provider.New(cfg, provider.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := p.Pick("m", nil, 0)
+	const at = "https://aiplatform.googleapis.com/v1/projects/proj/locations/global/"
+	for model, want := range map[string]string{
+		"gemini-2.5-pro":             at + "publishers/google/models/gemini-2.5-pro:generateContent",
+		"google/gemini-2.5-pro":      at + "publishers/google/models/gemini-2.5-pro:generateContent",
+		"claude-sonnet-4-5@20250929": at + "publishers/anthropic/models/claude-sonnet-4-5%4020250929:rawPredict",
+		"anthropic/claude-opus-4":    at + "publishers/anthropic/models/claude-opus-4:rawPredict",
+		"meta/llama-4":               at + "endpoints/openapi/chat/completions",
+	} {
+		d, ok := p.SpeaksModel(llm.OpChat, model)
+		r, err := p.Request(context.Background(), c, &provider.Call{Op: llm.OpChat, Dialect: d, Model: model, Body: []byte(`{"model":"m"}`)})
+		if err != nil || !ok || r.URL.String() != want {
+			t.Errorf("%s: %v %v, want %s", model, r, err, want)
+			continue
+		}
+		if body, _ := io.ReadAll(r.Body); (d == llm.DialectAnthropic) != strings.Contains(string(body), "vertex-2023-10-16") || r.ContentLength != int64(len(body)) {
+			t.Errorf("%s: %s", model, body)
+		}
+	}
+	if _, ok := p.SpeaksModel(llm.OpEmbeddings, "claude-x"); ok {
+		t.Error("embeddings of a chat model")
+	}
 }

@@ -157,9 +157,25 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 			break
 		}
 	}
-	if call.Dialect == llm.DialectOpenAI && p.cfg.Dialect == config.ProviderGemini {
+	vertex := p.cfg.Dialect == config.ProviderVertex
+	location := "/projects/" + p.cfg.Project + "/locations/" + p.cfg.Region
+	switch {
+	case call.Dialect == llm.DialectOpenAI && vertex:
+		suffix, err := p.suffix(call)
+		return p.at(base+version+location+"/endpoints/openapi"+suffix, ""), err
+	case call.Dialect == llm.DialectOpenAI:
 		suffix, err := p.suffix(call)
 		return p.at(base+version+"/openai"+suffix, ""), err
+	case call.Dialect == llm.DialectAnthropic && vertex:
+		name, err := p.segment(claude(call.Model))
+		if err != nil {
+			return nil, err
+		}
+		method := ":rawPredict"
+		if call.Stream {
+			method = ":streamRawPredict"
+		}
+		return p.escaped(base+version+location+"/publishers/anthropic/models/"+name+method, "")
 	}
 	if call.Dialect != llm.DialectGemini {
 		return nil, refused("provider %s does not speak this dialect", p.name)
@@ -175,8 +191,9 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 		method, query = "streamGenerateContent", "alt=sse"
 	}
 	collection, model := "models/", strings.TrimPrefix(call.Model, "models/")
-	if p.cfg.Dialect == config.ProviderVertex {
-		collection = "projects/" + p.cfg.Project + "/locations/" + p.cfg.Region + "/publishers/google/models/"
+	if vertex {
+		model = strings.TrimPrefix(model, "google/")
+		collection = location[1:] + "/publishers/google/models/"
 		if publisher, rest, ok := strings.Cut(strings.TrimPrefix(model, "publishers/"), "/models/"); ok {
 			name, err := p.segment(publisher)
 			if err != nil {
@@ -193,6 +210,12 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 		return nil, err
 	}
 	return p.escaped(base+version+"/"+collection+name+":"+method, query)
+}
+
+// claude is the name of a model of Anthropic's on Vertex AI, without its
+// publisher.
+func claude(model string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(model, "publishers/anthropic/models/"), "anthropic/")
 }
 
 func (p *Provider) bedrock(call *Call) (*url.URL, error) {

@@ -18,7 +18,7 @@ import (
 const order = `
 none                                  < config sim internal
 sim                                   < bench
-internal                              < llm pool proxy extproc
+internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
