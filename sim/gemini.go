@@ -217,7 +217,7 @@ func (c *call) geminiEmbed(model string, batch bool) {
 		request
 		Requests []request `json:"requests"`
 	}
-	if err := json.Unmarshal(c.body, &req); err != nil {
+	if err := json.Unmarshal(camelNames(c.body, 0), &req); err != nil {
 		c.refuse(&problem{class: "invalid", message: "Invalid JSON payload received. " + err.Error()})
 		return
 	}

@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -127,7 +128,7 @@ func argument(format string, args ...any) *problem {
 // the client wants to see them.
 func readGemini(body []byte, model string, secret *sealer) (t *turn, thoughts bool, bad *problem) {
 	var req geminiRequest
-	if bad := strictly(body, &req); bad != nil {
+	if bad := strictly(camelNames(body, 0), &req); bad != nil {
 		return nil, false, bad
 	}
 	t = &turn{model: model, n: max(1, req.Config.CandidateCount)}
@@ -394,4 +395,69 @@ func mediaKind(mime string) string {
 		return before
 	}
 	return "file"
+}
+
+// opaque are the fields whose content is the client's own: their names are not
+// those of the API.
+var opaque = map[string]bool{
+	"args": true, "response": true, "parametersJsonSchema": true, "responseJsonSchema": true, "labels": true,
+	"default": true, "example": true, "enum": true,
+}
+
+// camelNames writes the names of fields as JSON has them; the API takes
+// snake_case too. What is no JSON stays as it is.
+func camelNames(raw json.RawMessage, depth int) json.RawMessage {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || depth > 64 {
+		return raw
+	}
+	switch raw[0] {
+	case '[':
+		var all []json.RawMessage
+		if json.Unmarshal(raw, &all) != nil {
+			return raw
+		}
+		for i, v := range all {
+			all[i] = camelNames(v, depth+1)
+		}
+		return encode(all)
+	case '{':
+		var all map[string]json.RawMessage
+		if json.Unmarshal(raw, &all) != nil {
+			return raw
+		}
+		out := make(map[string]json.RawMessage, len(all))
+		for name, v := range all {
+			name = camel(name)
+			switch {
+			case opaque[name]:
+			case name == "properties": // of a schema: the names in it are the client's
+				var inner map[string]json.RawMessage
+				if json.Unmarshal(v, &inner) == nil {
+					for k, x := range inner {
+						inner[k] = camelNames(x, depth+1)
+					}
+					v = encode(inner)
+				}
+			default:
+				v = camelNames(v, depth+1)
+			}
+			out[name] = v
+		}
+		return encode(out)
+	}
+	return raw
+}
+
+// camel is snake_case as camelCase.
+func camel(name string) string {
+	head, rest, ok := strings.Cut(name, "_")
+	for ok && rest != "" && head != "" {
+		var word string
+		word, rest, ok = strings.Cut(rest, "_")
+		if word != "" {
+			head += strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return head
 }
