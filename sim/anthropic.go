@@ -179,7 +179,7 @@ func newAnthropicUsage(n counts) *anthropicUsage {
 
 func (w *anthropicWire) message() anthropicAnswer {
 	return anthropicAnswer{
-		ID: "msg_" + w.c.id, Type: "message", Role: "assistant", Model: w.c.turn.model, Content: []any{},
+		ID: "msg_" + w.c.id, Type: "message", Role: "assistant", Model: w.c.served(), Content: []any{},
 	}
 }
 

@@ -116,6 +116,9 @@ func (c *call) resolve(model string) bool {
 	return false
 }
 
+// served is the model's name as answers have it.
+func (c *call) served() string { return c.turn.model + c.p.cfg.Snapshot }
+
 func (c *call) start() {
 	c.begun = true
 	c.rng = rand.New(rand.NewPCG(HashText(0, c.id), c.p.cfg.Seed))
@@ -151,15 +154,31 @@ func (c *call) settle() {
 }
 
 // pause waits for the next token; false when there will be none.
-func (c *call) pause(median time.Duration) bool {
+func (c *call) pause(median time.Duration) bool { return c.sleep(c.delay(median)) }
+
+// delay is the time that one token takes.
+func (c *call) delay(median time.Duration) time.Duration {
 	slow := c.faults.Slow
 	if slow == 0 {
 		slow = 1
 	}
-	return c.sleep(vary(c.rng, median, slow))
+	return vary(c.rng, median, slow)
 }
 
+// shortest is the shortest time worth a timer.
+const shortest = 50 * time.Microsecond
+
 func (c *call) sleep(d time.Duration) bool {
+	if d < shortest {
+		select {
+		case <-c.r.Context().Done():
+			c.err = context.Cause(c.r.Context())
+		case <-c.p.dead:
+			c.err = errClosed
+		default:
+		}
+		return c.err == nil
+	}
 	if c.timer == nil {
 		c.timer = time.NewTimer(d)
 	} else {
@@ -188,10 +207,12 @@ func (c *call) complete() bool {
 		return false
 	}
 	c.first = time.Now()
+	var rest time.Duration
 	for range longest - 1 {
-		if !c.pause(c.p.cfg.ITL) {
-			return false
-		}
+		rest += c.delay(c.p.cfg.ITL)
+	}
+	if !c.sleep(rest) {
+		return false
 	}
 	c.shown = total
 	c.counts.output = total

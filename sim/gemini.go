@@ -282,7 +282,7 @@ type geminiAnswer struct {
 }
 
 func (w *geminiWire) answer(candidates ...any) *geminiAnswer {
-	v := &geminiAnswer{Candidates: candidates, ModelVersion: w.c.turn.model, ResponseID: w.c.id}
+	v := &geminiAnswer{Candidates: candidates, ModelVersion: w.c.served(), ResponseID: w.c.id}
 	if n, known := w.c.usage(); known {
 		v.Usage = &geminiUsage{
 			Prompt: n.prompt, Cached: n.cached, Candidates: n.output - n.reasoning, Thoughts: n.reasoning, Total: n.prompt + n.output,

@@ -144,6 +144,12 @@ func (openaiShape) limited(h http.Header, l limitState) {
 // openaiHeaders are on every answer.
 func (c *call) openaiHeaders() {
 	h := c.w.Header()
+	if _, ok := c.p.shape.(azureShape); ok {
+		h.Set("apim-request-id", requestUUID(c.id))
+		h.Set("x-ms-region", "Sim Region")
+		h.Set("azureml-model-session", "sim")
+		return
+	}
 	h.Set("x-request-id", "req_"+c.id)
 	h.Set("openai-version", "2020-10-01")
 	h.Set("openai-organization", "org-"+c.p.cfg.Name)

@@ -119,7 +119,7 @@ func (w *responseWire) response(status string) *openaiAnswer {
 	r := w.req
 	one := 1.0
 	v := &openaiAnswer{
-		ID: w.id, Object: "response", CreatedAt: w.c.arrival.Unix(), Status: status, Model: r.Model, Output: []any{},
+		ID: w.id, Object: "response", CreatedAt: w.c.arrival.Unix(), Status: status, Model: w.c.served(), Output: []any{},
 		Parallel: !w.c.turn.single, Store: r.Store == nil || *r.Store, Temperature: &one, TopP: &one,
 		MaxOutput: r.MaxOutputTokens, Truncation: "disabled", Tier: "default", Tools: r.Tools, ToolChoice: "auto",
 		Text: map[string]any{"format": map[string]string{"type": "text"}}, Metadata: map[string]string{},

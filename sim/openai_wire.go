@@ -66,7 +66,7 @@ func (w *completionWire) azure() bool { _, ok := w.c.p.shape.(azureShape); retur
 func (w *completionWire) body(object string, choices ...any) completionChunk {
 	id, _, _ := w.words.names()
 	v := completionChunk{
-		ID: id + "-" + w.c.id, Object: object, Created: w.c.arrival.Unix(), Model: w.c.turn.model, Choices: choices,
+		ID: id + "-" + w.c.id, Object: object, Created: w.c.arrival.Unix(), Model: w.c.served(), Choices: choices,
 		Fingerprint: "fp_sim", Tier: "default",
 	}
 	if v.Choices == nil {

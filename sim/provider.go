@@ -24,6 +24,7 @@ type ProviderConfig struct {
 	Name              string        // default "provider"
 	Shape             string        // openai (default), azure, anthropic, gemini, bedrock or cohere
 	Models            []string      // default "gpt-sim"; names that begin with "o-sim" are reasoning models
+	Snapshot          string        // what answers add to the model's name, such as "-2026-01-01"
 	Keys              []string      // accepted API keys; none and no AccessKeys: no check
 	AccessKeys        []AccessKey   // bedrock: accepted for signatures
 	Region            string        // bedrock: in the scope of signatures; default us-east-1

@@ -93,6 +93,7 @@ Prints one line per server and runs until SIGINT or SIGTERM.`,
 	flags.StringArrayVar(&f.awsKeys, "access-key", nil, "provider: accepted `ID:SECRET[:SESSIONTOKEN]` of signatures, shape bedrock")
 	flags.StringVar(&f.managed.Region, "region", "us-east-1", "provider: region in signatures, shape bedrock")
 	flags.IntVar(&f.managed.CacheMin, "cache-min", 1024, "provider: tokens of the shortest prefix that is cached; -1 for no caching")
+	flags.StringVar(&f.managed.Snapshot, "snapshot", "", "provider: what answers add to the model's name")
 	flags.StringSliceVar(&f.managed.Quirks, "quirk", nil, "provider: what OpenAI's shape refuses or adds, of "+strings.Join(sim.Quirks(), ", "))
 	flags.BoolVar(&f.managed.KeepBodies, "keep-bodies", false, "provider: show the bodies of requests in the stats")
 	flags.IntVar(&f.managed.RequestsPerMinute, "rpm", 0, "provider: requests per minute and key; 0 for no limit")
