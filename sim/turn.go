@@ -287,17 +287,25 @@ func instance(schema json.RawMessage) string {
 	if defs == nil {
 		defs = root.Definitions
 	}
-	v := value(schema, defs, 0)
+	left := mostValues
+	v := value(schema, defs, 0, &left)
 	if v == nil {
 		v = map[string]any{}
 	}
 	return string(encode(v))
 }
 
-// mostDepth bounds values of schemas that contain themselves.
-const mostDepth = 8
+// Bounds of values of schemas that contain themselves.
+const (
+	mostDepth  = 8
+	mostValues = 1000
+)
 
-func value(schema json.RawMessage, defs map[string]json.RawMessage, depth int) any {
+// value is a value of a schema; left is how many more there may be.
+func value(schema json.RawMessage, defs map[string]json.RawMessage, depth int, left *int) any {
+	if *left--; *left < 0 {
+		return nil
+	}
 	var s struct {
 		Type       json.RawMessage            `json:"type"`
 		Enum       []json.RawMessage          `json:"enum"`
@@ -324,15 +332,15 @@ func value(schema json.RawMessage, defs map[string]json.RawMessage, depth int) a
 	}
 	switch {
 	case s.Ref != "":
-		return value(defs[s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]], defs, depth+1)
+		return value(defs[s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]], defs, depth+1, left)
 	case len(s.Const) > 0:
 		return s.Const
 	case len(s.Enum) > 0:
 		return s.Enum[0]
 	case len(s.AnyOf) > 0:
-		return value(s.AnyOf[0], defs, depth+1)
+		return value(s.AnyOf[0], defs, depth+1, left)
 	case len(s.OneOf) > 0:
-		return value(s.OneOf[0], defs, depth+1)
+		return value(s.OneOf[0], defs, depth+1, left)
 	}
 	switch kind {
 	case "integer", "number":
@@ -347,7 +355,7 @@ func value(schema json.RawMessage, defs map[string]json.RawMessage, depth int) a
 	case "array":
 		items := make([]any, min(max(s.MinItems, 1), 16))
 		for i := range items {
-			items[i] = value(s.Items, defs, depth+1)
+			items[i] = value(s.Items, defs, depth+1, left)
 		}
 		if s.Items == nil {
 			items = items[:0]
@@ -370,7 +378,7 @@ func value(schema json.RawMessage, defs map[string]json.RawMessage, depth int) a
 	}
 	values := make(map[string]any, len(names))
 	for _, name := range names {
-		values[name] = value(s.Properties[name], defs, depth+1)
+		values[name] = value(s.Properties[name], defs, depth+1, left)
 	}
 	return values
 }
