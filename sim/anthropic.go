@@ -20,6 +20,7 @@ type anthropicShape struct{}
 func (anthropicShape) routes(p *Provider, mux *http.ServeMux) {
 	p.handle(mux, "POST /v1/messages", func(c *call) { c.messages(false) })
 	p.handle(mux, "POST /v1/messages/count_tokens", func(c *call) { c.messages(true) })
+	p.handle(mux, "POST /v1/projects/{project}/locations/{location}/publishers/anthropic/models/{call...}", (*call).rawPredict)
 	p.handle(mux, "GET /v1/models", func(c *call) {
 		all := []any{}
 		for _, name := range p.cfg.Models {
@@ -49,7 +50,7 @@ func (anthropicShape) credential(p *Provider, r *http.Request, _ []byte) (string
 	switch {
 	case !p.knows(key):
 		return key, &problem{class: "auth", message: "invalid x-api-key"}
-	case r.Header.Get("anthropic-version") == "":
+	case r.Header.Get("anthropic-version") == "" && !strings.HasPrefix(r.URL.Path, "/v1/projects/"):
 		return key, invalidField("anthropic-version", "anthropic-version: header is required")
 	}
 	return key, nil
@@ -110,6 +111,30 @@ func (anthropicShape) limited(h http.Header, l limitState) {
 	set("tokens", l.tokens, l.tokensLeft)
 	set("input-tokens", l.tokens, l.tokensLeft)
 	set("output-tokens", l.tokens, l.tokensLeft)
+}
+
+// rawPredict is the API as Vertex has it: the model in the path, the version in
+// the body.
+func (c *call) rawPredict() {
+	model, method, _ := strings.Cut(c.r.PathValue("call"), ":")
+	var all map[string]json.RawMessage
+	err := json.Unmarshal(c.body, &all)
+	switch {
+	case method != "rawPredict" && method != "streamRawPredict":
+		c.refuse(&problem{class: "path", message: "Not Found"})
+	case err != nil:
+		c.refuse(invalidField("", "The request body is not valid JSON: "+err.Error()))
+	case string(all["anthropic_version"]) != `"vertex-2023-10-16"`:
+		c.refuse(invalidField("anthropic_version", "anthropic_version: Field required"))
+	case all["model"] != nil:
+		c.refuse(invalidField("model", "model: Extra inputs are not permitted"))
+	default:
+		delete(all, "anthropic_version")
+		delete(all, "anthropic_beta")
+		all["model"], all["stream"] = encode(model), encode(method == "streamRawPredict")
+		c.body = encode(all)
+		c.messages(false)
+	}
 }
 
 // messages answers a request for a message, or counts it.

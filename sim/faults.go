@@ -139,7 +139,7 @@ func (b *faultBox) deal(model, key string) Faults {
 	}
 	f.Script = nil
 	if !f.concerns(model, key) {
-		return Faults{Slow: f.Slow}
+		return Faults{}
 	}
 	if f.Rate > 0 && f.Rate < 1 {
 		b.dealt++

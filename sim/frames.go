@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -152,7 +153,32 @@ func (o *frames) send(name string, v any, output bool) {
 		data = []byte(garbage)
 	}
 	o.sent++
-	o.raw(o.frame(name, data))
+	b := o.frame(name, data)
+	if strings.HasPrefix(o.header, "text/event-stream") {
+		b = o.oddly(b)
+	}
+	o.raw(b)
+}
+
+// oddly writes an event in a form that is odd but valid.
+func (o *frames) oddly(b []byte) []byte {
+	f := &o.c.faults
+	if f.wire("unterminated") { // the blank line comes with the next event
+		b = bytes.TrimRight(b, "\r\n")
+		if o.sent > 1 {
+			b = append([]byte("\n\n"), b...)
+		}
+	}
+	if f.wire("comments") {
+		b = append([]byte(": keep-alive\n\n"), b...)
+		if f.wire("unterminated") {
+			b = append([]byte("\n\n"), b...)
+		}
+	}
+	if f.wire("crlf") {
+		b = bytes.ReplaceAll(bytes.ReplaceAll(b, []byte("\r"), nil), []byte("\n"), []byte("\r\n"))
+	}
+	return b
 }
 
 // last comes before what follows the last token.

@@ -110,8 +110,22 @@ func (w *completionWire) open() {
 		v.Filters = promptFilters()
 		w.o.send("", v, false)
 	}
+	w.odd()
 	if len(w.c.answers[0].parts) == 0 { // an empty answer still has a role
 		w.part(0, 0, &part{kind: "text"}, true)
+	}
+}
+
+// odd sends chunks that lack what a client may think is always there.
+func (w *completionWire) odd() {
+	if !w.c.faults.wire("oddChunks") {
+		return
+	}
+	id := map[string]any{"id": "", "object": "chat.completion.chunk", "created": 0, "model": ""}
+	w.o.send("", id, false)
+	for _, choices := range []any{nil, []any{}, []any{map[string]any{"index": 0}}, []any{map[string]any{"index": 0, "delta": nil, "finish_reason": nil}}} {
+		id["choices"] = choices
+		w.o.send("", id, false)
 	}
 }
 
@@ -139,6 +153,7 @@ func (w *completionWire) piece(i, _ int, p *part, text string) {
 }
 
 func (w *completionWire) close(n counts, known bool) {
+	w.odd()
 	if w.azure() {
 		w.o.send("", asyncFilter(n.output), false)
 	}

@@ -66,8 +66,14 @@ func Hints() []string {
 // stream without its end; arguments of tools repeated whole after their deltas
 // (OpenAI's chat); arguments that come whole at the end only, and errors as
 // response.failed in place of error (Responses); text and a tool in one delta.
+// And odd but valid streams, which a client must read: comments between events,
+// lines that end in CRLF, a last event without its blank line, and chunks of
+// chat without choices, delta or id.
 func Wires() []string {
-	return []string{"gzip", "split", "pieces", "json", "error200", "html", "empty", "noEnd", "repeatArguments", "doneOnly", "failedEvent", "together"}
+	return []string{
+		"gzip", "split", "pieces", "json", "error200", "html", "empty", "noEnd", "repeatArguments", "doneOnly", "failedEvent", "together",
+		"comments", "crlf", "unterminated", "oddChunks",
+	}
 }
 
 func (f *ProviderFaults) check() error {

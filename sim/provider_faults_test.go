@@ -175,6 +175,13 @@ func TestProviderFaultsOfOneShape(t *testing.T) {
 		{"bedrock", `{"errorEvent":"output","error":"unprocessable"}`, "hello", "", true, func(h heard) bool {
 			return bytes.Contains(h.body, []byte("modelStreamErrorException"))
 		}},
+		{"openai", `{"wire":["comments","oddChunks"]}`, "hello", "bound", true, func(h heard) bool {
+			return h.err == nil && h.ended && h.out == 20 && bytes.Contains(h.body, []byte("\n\n: keep-alive\n\n"))
+		}},
+		{"anthropic", `{"wire":["crlf"]}`, "hello", "bound", true, func(h heard) bool { return h.err == nil && h.ended && h.out == 20 }},
+		{"responses", `{"wire":["unterminated"]}`, "hello", "bound", true, func(h heard) bool {
+			return h.err != nil && bytes.Contains(h.body, []byte("\n\nevent: response.incomplete")) && bytes.HasSuffix(h.body, []byte("}"))
+		}},
 		{"openai", `{"slow":3,"cutAfter":4}`, "hello", "bound", true, func(h heard) bool { return h.err != nil }},
 		{"anthropic", `{"garbage":true}`, "hello", "bound", true, func(h heard) bool { return h.err != nil }},
 	}
