@@ -26,6 +26,9 @@ type limiter struct {
 	byKey            map[string]*spent
 }
 
+// mostKeys bounds the keys of one minute.
+const mostKeys = 1 << 16
+
 type spent struct {
 	requests, tokens int
 	until            time.Time // end of the window
@@ -48,6 +51,9 @@ func (l *limiter) admit(key string, tokens int) (s limitState, over string) {
 	w := l.byKey[key]
 	if w == nil || !now.Before(w.until) {
 		maps.DeleteFunc(l.byKey, func(_ string, s *spent) bool { return !now.Before(s.until) })
+		if len(l.byKey) >= mostKeys {
+			key = "" // further keys share one
+		}
 		w = &spent{until: now.Add(time.Minute)}
 		l.byKey[key] = w
 	}

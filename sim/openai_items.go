@@ -17,12 +17,26 @@ type turnStore struct {
 	mu    sync.Mutex
 	byID  map[string]*storedTurn
 	order []string
+	size  int // bytes
 }
 
 type storedTurn struct {
 	key      string
 	messages []message
 	body     []byte
+}
+
+// mostStoredBytes bounds the store beside [mostStored].
+const mostStoredBytes = 128 << 20
+
+func (t *storedTurn) size() (n int) {
+	n = len(t.body)
+	for _, m := range t.messages {
+		for _, b := range m.blocks {
+			n += len(b.text) + len(b.name) + len(b.id)
+		}
+	}
+	return n
 }
 
 func (s *turnStore) get(id, key string) *storedTurn {
@@ -41,16 +55,26 @@ func (s *turnStore) put(id string, t *storedTurn) {
 		s.byID = map[string]*storedTurn{}
 	}
 	s.byID[id] = t
-	if s.order = append(s.order, id); len(s.order) > mostStored {
-		delete(s.byID, s.order[0])
+	s.size += t.size()
+	s.order = append(s.order, id)
+	for len(s.order) > mostStored || s.size > mostStoredBytes {
+		s.drop(s.order[0])
 		s.order = s.order[1:]
+	}
+}
+
+// drop takes a response out; the caller holds mu. Its place in the order stays.
+func (s *turnStore) drop(id string) {
+	if t := s.byID[id]; t != nil {
+		s.size -= t.size()
+		delete(s.byID, id)
 	}
 }
 
 func (s *turnStore) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.byID, id)
+	s.drop(id)
 }
 
 // openaiResponse is a request for a response.

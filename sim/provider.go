@@ -222,7 +222,7 @@ func (p *Provider) serve(c *call, h func(*call)) {
 	p.running.Add(1)
 	defer p.running.Done()
 	standing := p.faults.get()
-	if !standing.Hang && standing.Early && standing.Rate == 0 {
+	if !standing.Hang && standing.Early && standing.Rate == 0 && c.r.Method == http.MethodPost {
 		c.faults = p.faults.deal("", "") // before the body was read
 		c.faults.before(c.w, c.r, p.closing)
 		return
@@ -248,7 +248,9 @@ func (p *Provider) serve(c *call, h func(*call)) {
 		c.refuse(bad)
 		return
 	}
-	c.faults = p.faults.deal(c.asked, key)
+	if c.r.Method == http.MethodPost { // what only reads never fails
+		c.faults = p.faults.deal(c.asked, key)
+	}
 	if !c.befall() {
 		h(c)
 	}

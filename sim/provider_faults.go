@@ -85,6 +85,8 @@ func (f *ProviderFaults) check() error {
 		}
 	}
 	switch {
+	case f.Malformed == "start" || f.ErrorEvent == "start":
+		return fmt.Errorf("sim: faults: place: there is no event before the headers")
 	case f.After < 0 || f.For < 0:
 		return fmt.Errorf("sim: faults: negative value")
 	case f.Error != "" && !slices.Contains(Classes(), f.Error):

@@ -45,6 +45,7 @@ const (
 	keptCalls      = 1024 // further ones count under the model "other"
 	keptBody       = 64 << 10
 	keptHeaders    = 64
+	keptValues     = 8
 	keptHeaderSize = 1024
 )
 
@@ -94,7 +95,7 @@ func (t *witness) arrive(r *http.Request, key, model string, body []byte) *Seen 
 		if len(s.Headers) == keptHeaders {
 			break
 		}
-		for _, v := range values {
+		for _, v := range values[:min(len(values), keptValues)] {
 			s.Headers[name] = append(s.Headers[name], shown(name, v))
 		}
 	}
