@@ -111,32 +111,45 @@ func listOf(role string) string {
 	return "messages"
 }
 
+// merged are the messages with those of one role after another joined, as the
+// API reads them; at are their places in the request.
+func (req *anthropicRequest) merged() (all []anthropicMessage, at []int, bad *problem) {
+	for i, m := range req.Messages {
+		path := fmt.Sprintf("messages.%d", i)
+		switch {
+		case m.Role == "":
+			return nil, nil, invalidField(path, path+".role: Field required")
+		case m.Role != "user" && m.Role != "assistant":
+			return nil, nil, invalidField(path, path+": Unexpected role \""+truncate(m.Role, 40)+"\". Allowed roles are \"user\" or \"assistant\"")
+		case i == 0 && m.Role != "user":
+			return nil, nil, invalidField("messages", "messages: first message must use the \"user\" role")
+		case len(m.Content) == 0 && (i < len(req.Messages)-1 || m.Role == "user"):
+			return nil, nil, invalidField(path, path+": all messages must have non-empty content except for the optional final assistant message")
+		}
+		if n := len(all); n > 0 && all[n-1].Role == m.Role {
+			all[n-1].Content = slices.Concat(all[n-1].Content, m.Content)
+			continue
+		}
+		all, at = append(all, m), append(at, i)
+	}
+	return all, at, nil
+}
+
 // conversation reads the messages and checks how they follow one another.
 func (req *anthropicRequest) conversation(t *turn, secret *sealer) *problem {
+	all, at, bad := req.merged()
+	if bad != nil {
+		return bad
+	}
 	var called []string // ids of the last message that wait for results
-	var before message
-	at := 0
-	for i, m := range req.Messages {
-		at = i
-		path := fmt.Sprintf("messages.%d", i)
-		if m.Role != "user" && m.Role != "assistant" {
-			if m.Role == "" {
-				return invalidField(path, path+".role: Field required")
-			}
-			return invalidField(path, path+": Unexpected role \""+truncate(m.Role, 40)+"\". Allowed roles are \"user\" or \"assistant\"")
-		}
-		if i == 0 && m.Role != "user" {
-			return invalidField("messages", "messages: first message must use the \"user\" role")
-		}
-		if len(m.Content) == 0 && (i < len(req.Messages)-1 || m.Role == "user") {
-			return invalidField(path, path+": all messages must have non-empty content except for the optional final assistant message")
-		}
+	path := ""
+	for i, m := range all {
+		path = fmt.Sprintf("messages.%d", at[i])
 		read, bad := m.Content.message(m.Role, path, secret)
 		if bad != nil {
 			return bad
 		}
-		merged := before.role == read.role
-		if bad := results(&called, read, path, merged); bad != nil {
+		if bad := results(&called, read, path); bad != nil {
 			return bad
 		}
 		for _, b := range read.blocks {
@@ -147,14 +160,13 @@ func (req *anthropicRequest) conversation(t *turn, secret *sealer) *problem {
 				called = append(called, b.id)
 			}
 		}
-		if t.thinking && read.role == "assistant" && len(read.blocks) > 0 && read.blocks[0].kind == "call" && !merged {
+		if t.thinking && read.role == "assistant" && len(read.blocks) > 0 && read.blocks[0].kind == "call" {
 			return invalidField(path, path+".content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceding the lastmost set of `tool_use` and `tool_result` blocks).")
 		}
-		before = read
 		t.messages = append(t.messages, apart(read)...)
 	}
 	if len(called) > 0 {
-		return unanswered(fmt.Sprintf("messages.%d", at), called)
+		return unanswered(path, called)
 	}
 	if final := t.messages[len(t.messages)-1]; final.role == "assistant" && len(final.blocks) > 0 {
 		if b := final.blocks[len(final.blocks)-1]; b.kind == "text" && strings.TrimRight(b.text, " \n\t") != b.text {
@@ -170,7 +182,7 @@ func unanswered(path string, called []string) *problem {
 }
 
 // results checks the results of tools in a message against the calls that wait.
-func results(called *[]string, m message, path string, merged bool) *problem {
+func results(called *[]string, m message, path string) *problem {
 	other := false
 	for k, b := range m.blocks {
 		if b.kind != "result" {
@@ -188,10 +200,7 @@ func results(called *[]string, m message, path string, merged bool) *problem {
 		}
 		*called = slices.Delete(*called, i, i+1)
 	}
-	if len(*called) > 0 && m.role == "user" {
-		return unanswered(path, *called)
-	}
-	if len(*called) > 0 && m.role == "assistant" && !merged {
+	if len(*called) > 0 {
 		return unanswered(path, *called)
 	}
 	return nil
