@@ -16,6 +16,7 @@ import (
 type geminiShape struct{}
 
 func (geminiShape) routes(p *Provider, mux *http.ServeMux) {
+	p.handle(mux, "POST /token", (*call).googleToken)
 	for _, prefix := range []string{"/v1beta", "/v1"} {
 		p.handle(mux, "POST "+prefix+"/models/{call...}", func(c *call) { c.geminiCall() })
 		p.handle(mux, "GET "+prefix+"/models/{model...}", func(c *call) {
@@ -44,6 +45,9 @@ func geminiModel(p *Provider, name string) any {
 }
 
 func (geminiShape) credential(p *Provider, r *http.Request, _ []byte) (string, *problem) {
+	if r.URL.Path == "/token" {
+		return "", nil // it carries its own proof
+	}
 	key := r.Header.Get("x-goog-api-key")
 	if key == "" {
 		key = r.URL.Query().Get("key")

@@ -6,6 +6,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,21 +22,22 @@ import (
 // ProviderConfig is a simulated managed provider. The zero value speaks
 // OpenAI's API, takes any key, has no limits and answers fast.
 type ProviderConfig struct {
-	Name              string        // default "provider"
-	Shape             string        // openai (default), azure, anthropic, gemini, bedrock or cohere
-	Models            []string      // default "gpt-sim"; names that begin with "o-sim" are reasoning models
-	Snapshot          string        // what answers add to the model's name, such as "-2026-01-01"
-	Keys              []string      // accepted API keys; none and no AccessKeys: no check
-	AccessKeys        []AccessKey   // bedrock: accepted for signatures
-	Region            string        // bedrock: in the scope of signatures; default us-east-1
-	TTFT              time.Duration // median; default 200 ms
-	ITL               time.Duration // median; default 10 ms
-	RequestsPerMinute int           // per key; 0: no limit
-	TokensPerMinute   int           // per key, prompt and possible output; 0: no limit
-	MaxModelLen       int           // default 128,000
-	CacheMin          int           // tokens of the shortest prefix that is cached; default 1024, -1: no caching
-	Quirks            []string      // see [Quirks]
-	KeepBodies        bool          // the newest requests' bodies are in the stats
+	Name              string         // default "provider"
+	Shape             string         // openai (default), azure, anthropic, gemini, bedrock or cohere
+	Models            []string       // default "gpt-sim"; names that begin with "o-sim" are reasoning models
+	Snapshot          string         // what answers add to the model's name, such as "-2026-01-01"
+	Keys              []string       // accepted API keys; none and no AccessKeys: no check
+	AccessKeys        []AccessKey    // bedrock: accepted for signatures
+	TokenKey          *rsa.PublicKey // gemini: of the service accounts that POST /token takes; nil: any
+	Region            string         // bedrock: in the scope of signatures; default us-east-1
+	TTFT              time.Duration  // median; default 200 ms
+	ITL               time.Duration  // median; default 10 ms
+	RequestsPerMinute int            // per key; 0: no limit
+	TokensPerMinute   int            // per key, prompt and possible output; 0: no limit
+	MaxModelLen       int            // default 128,000
+	CacheMin          int            // tokens of the shortest prefix that is cached; default 1024, -1: no caching
+	Quirks            []string       // see [Quirks]
+	KeepBodies        bool           // the newest requests' bodies are in the stats
 	Seed              uint64
 	Faults            Faults
 }

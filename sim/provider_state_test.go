@@ -4,11 +4,17 @@
 package sim_test
 
 import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -284,5 +290,45 @@ func TestProviderContent(t *testing.T) {
 		if res, v := post(t, client, "http://"+addr+"/v1/chat/completions", `{"model":"m",`+tt.body+`}`); res.StatusCode != 200 || !tt.check(v) {
 			t.Errorf("%s: %s %v", tt.body, res.Status, v)
 		}
+	}
+}
+
+// TestProviderGoogleToken gets a token by an assertion and uses it.
+func TestProviderGoogleToken(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, addr, client := provide(t, sim.ProviderConfig{Shape: "gemini", Models: []string{"m"}, Keys: []string{"token"}, TokenKey: &key.PublicKey})
+	ask := func(claims string, spoil bool) (*http.Response, map[string]any) {
+		text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
+		sum := sha256.Sum256([]byte(text))
+		sig, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, sum[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spoil {
+			sig[0] ^= 1
+		}
+		form := url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {text + "." + base64.RawURLEncoding.EncodeToString(sig)}}
+		return post(t, client, "http://"+addr+"/token", form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	}
+	claims := func(lives time.Duration) string {
+		now := time.Now()
+		return fmt.Sprintf(`{"iss":"a@b","scope":"s","aud":"https://oauth2.googleapis.com/token","iat":%d,"exp":%d}`, now.Unix(), now.Add(lives).Unix())
+	}
+	if res, v := ask(claims(time.Hour), true); res.StatusCode != 400 || str(v, "error") != "invalid_grant" {
+		t.Errorf("a wrong signature: %s %v", res.Status, v)
+	}
+	if res, v := ask(claims(2*time.Hour), false); res.StatusCode != 400 {
+		t.Errorf("too long: %s %v", res.Status, v)
+	}
+	res, v := ask(claims(time.Hour), false)
+	if res.StatusCode != 200 || str(v, "access_token") != "token" {
+		t.Fatalf("%s %v", res.Status, v)
+	}
+	if res, v := post(t, client, "http://"+addr+"/v1/projects/p/locations/l/publishers/google/models/m:generateContent",
+		`{"contents":[{"parts":[{"text":"hello"}]}]}`, "Authorization", "Bearer "+str(v, "access_token")); res.StatusCode != 200 {
+		t.Errorf("%s %v", res.Status, v)
 	}
 }
