@@ -41,6 +41,8 @@ type Options struct {
 	Config func() []byte // YAML, redacted
 	Pools  func() []PoolStatus
 	Models func() []ModelStatus
+	// Targets are the targets of every model with their health; nil: no /targets.
+	Targets func() []TargetHealth
 
 	// Picks are the newest explanations of a pool ("": of all), at most n.
 	Picks func(pool string, n int) []*epp.Explanation
@@ -75,6 +77,9 @@ func Handler(o Options) http.Handler {
 	}
 	if o.Models != nil {
 		s.get("/models", "models with their targets", s.models)
+	}
+	if o.Targets != nil {
+		s.get("/targets", "targets of models with their health; ?model=NAME", s.targets)
 	}
 	if o.Picks != nil {
 		s.get("/picks", "recent picks, newest first; ?pool=NAME&n=50", s.picks)

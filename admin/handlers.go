@@ -153,6 +153,17 @@ func (s *server) models(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, models)
 }
 
+func (s *server) targets(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("model")
+	targets := []TargetHealth{}
+	for _, t := range s.Targets() {
+		if name == "" || t.Model == name {
+			targets = append(targets, t)
+		}
+	}
+	writeJSON(w, http.StatusOK, targets)
+}
+
 func (s *server) picks(w http.ResponseWriter, r *http.Request) {
 	n := defaultPicks
 	if text := r.URL.Query().Get("n"); text != "" {

@@ -141,10 +141,36 @@ type ModelStatus struct {
 
 // TargetStatus is one place that serves a model.
 type TargetStatus struct {
-	Pool   string `json:"pool"`
-	Model  string `json:"model"` // the upstream name
-	Weight int    `json:"weight"`
-	Ready  int    `json:"ready"` // members that may be picked
+	Pool     string `json:"pool,omitempty"`
+	Provider string `json:"provider,omitempty"`
+	Model    string `json:"model"` // the upstream name
+	Priority int    `json:"priority"`
+	Weight   int    `json:"weight"`
+	Ready    int    `json:"ready"` // of a pool: members that may be picked
+}
+
+// TargetHealth is how one target of a model does, one document of /targets.
+type TargetHealth struct {
+	Model       string             `json:"model"`
+	Target      string             `json:"target"`             // pool or provider, and the upstream name, as in records
+	Fallback    string             `json:"fallback,omitempty"` // classes of failures that lead there; empty: one of the model's own
+	Priority    int                `json:"priority"`
+	Weight      int                `json:"weight"`
+	State       string             `json:"state"` // ready, half-open, probing, cooling, out
+	Reason      string             `json:"reason,omitempty"`
+	Until       *time.Time         `json:"until,omitempty"`              // of cooling
+	Open        int64              `json:"open"`                         // requests under way
+	FirstOutput float64            `json:"firstOutputSeconds,omitempty"` // smoothed; 0: unknown
+	Tokens      float64            `json:"tokensPerEstimated,omitempty"` // that it counts for one that is estimated
+	Credentials []CredentialHealth `json:"credentials,omitempty"`
+}
+
+// CredentialHealth is how one account at a provider does.
+type CredentialHealth struct {
+	Name   string     `json:"name"`
+	State  string     `json:"state"`
+	Reason string     `json:"reason,omitempty"`
+	Until  *time.Time `json:"until,omitempty"`
 }
 
 // StatusOf reads a pool.

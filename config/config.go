@@ -35,8 +35,10 @@ type Config struct {
 	// PickerListeners let other gateways ask for picks (Endpoint Picker
 	// Protocol).
 	PickerListeners []PickerListener `yaml:"pickerListeners"`
+	Providers       []Provider       `yaml:"providers"` // managed model APIs
 	Models          []Model          `yaml:"models"`
-	Routes          []Route          `yaml:"routes"` // none: every listener serves every model at the root path
+	Tenants         []Tenant         `yaml:"tenants"` // who may ask, by key
+	Routes          []Route          `yaml:"routes"`  // none: every listener serves every model at the root path
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`
 	Retries         Retries          `yaml:"retries"`
@@ -52,13 +54,19 @@ type Listener struct {
 	// Port is the one that clients use, for redirects, where another leads to
 	// the address; 0: the address's.
 	Port int `yaml:"port" min:"0" max:"65535"`
-	// Anonymous must be said where no keys are configured: it lets anybody in.
-	Anonymous bool       `yaml:"anonymous"`
-	TLS       *ServerTLS `yaml:"tls"`      // nil: plaintext
-	Sections  []Section  `yaml:"sections"` // nil: one for every host
-	HTTP2     *bool      `yaml:"http2"`    // nil: true. Over TLS by ALPN; over plaintext by prior knowledge (h2c)
+	// Anonymous lets anybody in; without it a key of one of the tenants is
+	// asked for. Where a provider is configured, which costs money, an address
+	// that is not loopback needs AllowRemote too.
+	Anonymous   bool       `yaml:"anonymous"`
+	AllowRemote bool       `yaml:"allowRemote"`
+	TLS         *ServerTLS `yaml:"tls"`      // nil: plaintext
+	Sections    []Section  `yaml:"sections"` // nil: one for every host
+	HTTP2       *bool      `yaml:"http2"`    // nil: true. Over TLS by ALPN; over plaintext by prior knowledge (h2c)
 	// DebugHeaders shows the endpoint and the pick in response headers.
 	DebugHeaders bool `yaml:"debugHeaders"`
+	// RoutingHeaders tell in each answer the target that served, the attempts and
+	// why a fallback was taken (X-Penstock-…); nil: true.
+	RoutingHeaders *bool `yaml:"routingHeaders"`
 	// UpgradePaths are cleaned request paths on which an Upgrade is passed on.
 	UpgradePaths []string `yaml:"upgradePaths"`
 }
@@ -287,26 +295,6 @@ type Picker struct {
 	Config *EndpointPickerConfig `yaml:"config"`
 }
 
-// Model is a name that clients may ask for.
-type Model struct {
-	Name string `yaml:"name"`
-	// Alias resolves this name to another model of the list; then nothing
-	// else is set.
-	Alias   string   `yaml:"alias"`
-	Targets []Target `yaml:"targets"`
-	// ReportModel says which name answers carry: "asked" (default) or "served".
-	ReportModel string   `yaml:"reportModel" enum:"asked|served"`
-	Timeouts    Timeouts `yaml:"timeouts" unset:"inherit"` // unset fields: Config.Timeouts
-	Retries     Retries  `yaml:"retries" unset:"inherit"`  // unset fields: Config.Retries
-}
-
-// Target is one place that serves a model.
-type Target struct {
-	Pool   string `yaml:"pool"`
-	Model  string `yaml:"model"`                        // upstream model name; empty: the name of the Model
-	Weight *int   `yaml:"weight" min:"0" max:"1000000"` // share among the targets; nil: 1; 0: none
-}
-
 // Route limits what is served where. The most specific route wins: exact host
 // before wildcard before none, then the longest path prefix.
 type Route struct {
@@ -324,12 +312,6 @@ type Timeouts struct {
 	FirstToken Duration `yaml:"firstToken" default:"5m" min:"1ms" max:"24h"` // from the end of the upload to the first byte of a stream; default 5m
 	Idle       Duration `yaml:"idle" default:"60s" min:"1ms" max:"24h"`      // between two chunks of a stream; default 60s
 	Total      Duration `yaml:"total" default:"30m" min:"1ms" max:"168h"`    // default 30m
-}
-
-// Retries bound the attempts at one request.
-type Retries struct {
-	Attempts int     `yaml:"attempts" default:"3" min:"1" max:"100"` // in all, the first included; default 3
-	Budget   float64 `yaml:"budget" default:"0.2" min:"0" max:"10"`  // retries per request over the last 10s, at least 10 in that time; default 0.2
 }
 
 // Limits bound what one client can make the gateway hold.

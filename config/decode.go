@@ -141,6 +141,9 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 			}
 			continue
 		}
+		if d.secretFile(n, e, f, v, path) {
+			continue
+		}
 		d.decode(e.value, v.FieldByIndex(f.Index), scope{
 			path:    path,
 			inherit: c.inherit || f.Tag.Get("unset") == "inherit",

@@ -62,6 +62,9 @@ func (c *Config) derive() {
 			}
 		}
 	}
+	for i := range c.Providers {
+		c.Providers[i].deriveBaseURL()
+	}
 	for i := range c.Models {
 		if m := &c.Models[i]; m.ReportModel == "" && m.Alias == "" {
 			m.ReportModel = "asked"

@@ -80,19 +80,53 @@ func (d *decoder) secret(n *node, v reflect.Value, path string) {
 		return
 	}
 	if d.expand != nil && strings.HasPrefix(n.text, "file:") {
-		name := d.absolute(strings.TrimPrefix(text, "file:"))
-		raw, err := readRegular(name, maxSecretFile)
+		s, err := ReadSecret(d.absolute(strings.TrimPrefix(text, "file:")))
 		if err != nil {
 			d.failNode(n, path, "secret file cannot be read: "+reason(err), "check the path and who may read it")
 			return
 		}
-		text = strings.TrimRight(string(raw), "\r\n")
+		text = s.Reveal()
 	}
 	if text == "" {
 		d.failNode(n, path, "secret is empty", "")
 		return
 	}
 	v.SetString(text)
+}
+
+// ReadSecret reads a file that holds one secret, without the line's end.
+func ReadSecret(name string) (Secret, error) {
+	raw, err := readRegular(name, maxSecretFile)
+	if err != nil {
+		return "", err
+	}
+	return Secret(strings.TrimRight(string(raw), "\r\n")), nil
+}
+
+// secretFile decodes an entry of the mapping n for a field with the tag as,
+// which names the key of a field for the path: of "file:PATH" the path is kept
+// there, for whoever reads the file again. false: the entry is another one, or
+// a plain secret.
+func (d *decoder) secretFile(n *node, e entry, f reflect.StructField, v reflect.Value, path string) bool {
+	as := f.Tag.Get("as")
+	if as == "" || d.expand == nil {
+		return false
+	}
+	if _, both := firstOf(n.entries, as); both {
+		d.fail(e.line, e.col, path, "is given beside "+as, "leave out one of them")
+		return true
+	}
+	if e.value.kind != textKind || !strings.HasPrefix(e.value.text, "file:") {
+		return false
+	}
+	read := reflect.New(secretType).Elem()
+	d.secret(e.value, read, path)
+	if read.String() != "" {
+		text, _ := d.text(e.value, path)
+		target, _ := fieldOf(v.Type(), as)
+		v.FieldByIndex(target.Index).SetString(d.absolute(strings.TrimPrefix(text, "file:")))
+	}
+	return true
 }
 
 // absolute resolves a path that the file names, relative to the file.

@@ -3,7 +3,10 @@
 
 package config
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // Or is t with the phases that it leaves open taken from d.
 func (t Timeouts) Or(d Timeouts) Timeouts {
@@ -12,6 +15,18 @@ func (t Timeouts) Or(d Timeouts) Timeouts {
 		FirstToken: cmp.Or(t.FirstToken, d.FirstToken),
 		Idle:       cmp.Or(t.Idle, d.Idle),
 		Total:      cmp.Or(t.Total, d.Total),
+	}
+}
+
+// Or is r with what it leaves open taken from d.
+func (r Retries) Or(d Retries) Retries {
+	return Retries{
+		Attempts:  cmp.Or(r.Attempts, d.Attempts),
+		PerTarget: cmp.Or(r.PerTarget, d.PerTarget),
+		Budget:    cmp.Or(r.Budget, d.Budget),
+		Backoff:   cmp.Or(r.Backoff, d.Backoff),
+		MaxWait:   cmp.Or(r.MaxWait, d.MaxWait),
+		Within:    cmp.Or(r.Within, d.Within),
 	}
 }
 
@@ -32,4 +47,13 @@ func (c *Config) Resolve(name string) *Model {
 		name = c.Models[i].Alias
 	}
 	return nil
+}
+
+// MatchName says whether name is pattern, in which one * stands for anything.
+func MatchName(pattern, name string) bool {
+	before, after, wild := strings.Cut(pattern, "*")
+	if !wild {
+		return pattern == name
+	}
+	return len(name) >= len(before)+len(after) && strings.HasPrefix(name, before) && strings.HasSuffix(name, after)
 }

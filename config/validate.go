@@ -38,7 +38,9 @@ func (v *validator) all() {
 	v.listeners()
 	v.pickers()
 	v.pools()
+	v.providers()
 	v.models()
+	v.tenants()
 	v.routes()
 	v.httpRoutes()
 	v.timeouts("timeouts", v.c.Timeouts)
@@ -174,67 +176,6 @@ func names[T any](list []T, name func(*T) string) []string {
 	return out
 }
 
-func (v *validator) models() {
-	if len(v.c.Models) == 0 && len(v.c.Listeners) > 0 && !v.maybeEmpty() { // without listeners that alone is said
-		v.fail("models", "there are no models", "add one: models: [{name: chat, targets: [{pool: NAME}]}]")
-	}
-	seen := map[string]string{}
-	byName := map[string]*Model{}
-	known := names(v.c.Models, func(m *Model) string { return m.Name })
-	pools := names(v.c.Pools, func(p *Pool) string { return p.Name })
-	isPool := setOf(pools)
-	for i := range v.c.Models {
-		byName[v.c.Models[i].Name] = &v.c.Models[i]
-	}
-	for i := range v.c.Models {
-		m, path := &v.c.Models[i], joinIndex("models", i)
-		v.modelName(path+".name", m.Name)
-		if m.Name != "" {
-			v.unique(path+".name", m.Name, seen)
-		}
-		switch {
-		case m.Alias != "":
-			v.alias(path, m, byName, known)
-			continue
-		case len(m.Targets) == 0:
-			v.fail(path+".targets", "model has no targets", "add targets: [{pool: NAME}], or alias: MODEL")
-		}
-		total := 0
-		for j := range m.Targets {
-			t, tp := &m.Targets[j], joinIndex(path+".targets", j)
-			switch {
-			case t.Pool == "":
-				v.fail(tp+".pool", "is missing", "name one of pools")
-			case !isPool[t.Pool]:
-				v.dangling(tp+".pool", "pools", "pool", t.Pool, pools)
-			case v.plain(t.Pool):
-				v.fail(tp+".pool", fmt.Sprintf("pool %q is plain: its members are no model servers", t.Pool), "name another pool, or take plain away")
-			}
-			if t.Model != "" {
-				v.modelName(tp+".model", t.Model)
-			}
-			if t.Weight == nil {
-				total++
-			} else {
-				total += max(*t.Weight, 0)
-			}
-		}
-		if len(m.Targets) > 0 && total == 0 {
-			v.fail(path+".targets", "every weight is 0", "give one target a weight")
-		}
-		eff := v.c.Timeouts
-		if m.Timeouts.Connect != 0 {
-			eff.Connect = m.Timeouts.Connect
-		}
-		if m.Timeouts.Total != 0 {
-			eff.Total = m.Timeouts.Total
-		}
-		if m.Timeouts.Connect != 0 || m.Timeouts.Total != 0 {
-			v.timeouts(path+".timeouts", eff)
-		}
-	}
-}
-
 // plain says that the pool is there and has no model servers.
 func (v *validator) plain(pool string) bool {
 	return slices.ContainsFunc(v.c.Pools, func(p Pool) bool { return p.Name == pool && p.Plain })
@@ -264,7 +205,7 @@ func (v *validator) modelName(path, name string) {
 }
 
 func (v *validator) alias(path string, m *Model, byName map[string]*Model, known []string) {
-	if m.Targets != nil || m.ReportModel != "" || m.Timeouts != (Timeouts{}) || m.Retries != (Retries{}) {
+	if m.Targets != nil || m.Fallbacks != nil || m.Degraded != nil || m.ReportModel != "" || m.Affinity != "" || m.Timeouts != (Timeouts{}) || m.Retries != (Retries{}) {
 		v.fail(path+".alias", "an alias has nothing else of its own", "set targets, timeouts and the rest at the model it points to")
 	}
 	trail := []string{m.Name}

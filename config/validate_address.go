@@ -115,9 +115,7 @@ func (v *validator) listeners() {
 		} else {
 			claim(path+".address", l.Address)
 		}
-		if !l.Anonymous {
-			v.fail(path+".anonymous", "no keys are configured, so that anybody is let in here", "write anonymous: true if that is meant")
-		}
+		v.entry(path, l)
 		if l.TLS != nil {
 			v.serverTLS(path+".tls", l.TLS)
 		}

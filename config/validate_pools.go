@@ -18,8 +18,8 @@ func BuiltinPickers() []string {
 }
 
 func (v *validator) pools() {
-	if len(v.c.Pools) == 0 && !v.maybeEmpty() {
-		v.fail("pools", "there are no pools", `add one: pools: [{name: llama, members: {static: ["10.0.0.11:8000"]}}]`)
+	if len(v.c.Pools) == 0 && len(v.c.Providers) == 0 && !v.maybeEmpty() {
+		v.fail("pools", "there are no pools and no providers", `add one: pools: [{name: llama, members: {static: ["10.0.0.11:8000"]}}]`)
 	}
 	pickers := append(BuiltinPickers(), names(v.c.Pickers, func(p *Picker) string { return p.Name })...)
 	seen := map[string]string{}

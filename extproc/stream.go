@@ -421,7 +421,7 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 	raw := func() []byte { return body }
 	kind := x.fields.get("Content-Type")
 	x.fields.op = llm.OpUnder(x.fields.path())
-	known := x.fields.op != llm.OpOther && x.fields.op != llm.OpModels // where what is no JSON is refused
+	known := !x.fields.op.Further() && x.fields.op != llm.OpModels // where what is no JSON is refused
 	if len(body) == 0 || !known && !llm.Readable(x.fields.op, kind, len(body)) {
 		return raw, false, nil
 	}
@@ -435,7 +435,7 @@ func (x *stream) readRequest(body []byte, partial bool) (sent func() []byte, enc
 	read, fail := llm.Read(x.fields.op, kind, plain, llm.Limits{Depth: x.rules.limits.JSONDepth})
 	switch {
 	case fail == nil:
-	case partial && fail.Code == "invalid_json", x.fields.op == llm.OpOther && fail.Code != "unsupported_parameter":
+	case partial && fail.Code == "invalid_json", x.fields.op.Further() && fail.Code != "unsupported_parameter":
 		return raw, false, nil
 	default:
 		return nil, false, fail

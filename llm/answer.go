@@ -21,7 +21,7 @@ func (a *answer) readUsage(s *jsonedit.Scanner, data []byte) {
 		s.Skip()
 		return
 	}
-	u := Usage{}
+	u, total := Usage{}, 0
 	for {
 		key, ok := s.NextMember()
 		if !ok {
@@ -33,17 +33,37 @@ func (a *answer) readUsage(s *jsonedit.Scanner, data []byte) {
 		case "completion_tokens", "output_tokens":
 			u.Output, u.Reported = count(s, data, u.Output, u.Reported)
 		case "prompt_tokens_details", "input_tokens_details":
-			u.Cached = detail(s, data, "cached_tokens", u.Cached)
+			details(s, data, func(name string, n int) {
+				switch name {
+				case "cached_tokens":
+					u.Cached = n
+				case "cache_write_tokens":
+					u.CacheWrite = n
+				}
+			})
 		case "completion_tokens_details", "output_tokens_details":
-			u.Reasoning = detail(s, data, "reasoning_tokens", u.Reasoning)
+			details(s, data, func(name string, n int) {
+				if name == "reasoning_tokens" {
+					u.Reasoning = n
+				}
+			})
+		case "total_tokens":
+			total, _ = count(s, data, 0, false)
 		case "prompt_cache_hit_tokens": // DeepSeek
 			u.Cached, _ = count(s, data, u.Cached, false)
 		default:
 			s.Skip()
 		}
 	}
+	if !u.Reported && total > 0 { // reranking has nothing else
+		u.Input, u.Reported = total, true
+	}
 	if u.Reported {
+		if more := total - u.Input - u.Output; more > 0 && more == u.Reasoning {
+			u.Output += more // xAI counts reasoning beside the output
+		}
 		u.Cached = min(u.Cached, u.Input)
+		u.CacheWrite = min(u.CacheWrite, u.Input-u.Cached)
 		u.Reasoning = min(u.Reasoning, u.Output)
 		a.usage = u
 	}
@@ -67,21 +87,19 @@ func count(s *jsonedit.Scanner, data []byte, known int, reported bool) (int, boo
 	return n, true
 }
 
-// detail reads one number out of an object.
-func detail(s *jsonedit.Scanner, data []byte, name string, known int) int {
+// details reads the numbers in an object.
+func details(s *jsonedit.Scanner, data []byte, found func(name string, n int)) {
 	if !s.Object() {
 		s.Skip()
-		return known
+		return
 	}
 	for {
 		key, ok := s.NextMember()
 		if !ok {
-			return known
+			return
 		}
-		if string(key.Of(data)) == name {
-			known, _ = count(s, data, known, false)
-		} else {
-			s.Skip()
+		if n, ok := count(s, data, 0, false); ok {
+			found(string(key.Of(data)), n)
 		}
 	}
 }

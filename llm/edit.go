@@ -9,6 +9,12 @@ import "github.com/penstock/penstock/internal/jsonedit"
 // nothing, else a copy with the edits spliced in at the byte offsets. Usage is
 // asked for only where a stream takes the option: chat and completions.
 func (r *Request) Body(e Edits) []byte {
+	body, _ := r.edited(e)
+	return body
+}
+
+// edited is Body, and the names of the members that it leaves out.
+func (r *Request) edited(e Edits) (body []byte, dropped []string) {
 	var edits []jsonedit.Edit
 	if e.Model != "" && e.Model != r.Model && r.offsets.model.Len() > 0 {
 		text := []byte(e.Model)
@@ -17,16 +23,20 @@ func (r *Request) Body(e Edits) []byte {
 		}
 		edits = append(edits, jsonedit.Edit{Span: r.offsets.model, Text: text})
 	}
-	if e.IncludeUsage && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
+	if e.IncludeUsage && !e.Quirks.NoStreamOptions && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
 		edits = append(edits, r.askUsage())
 		if n := len(edits); n == 2 && edits[1].Start < edits[0].Start {
 			edits[0], edits[1] = edits[1], edits[0]
 		}
 	}
-	if len(edits) == 0 {
-		return r.body
+	body = r.body
+	if len(edits) > 0 {
+		body = jsonedit.Apply(r.body, edits...)
 	}
-	return jsonedit.Apply(r.body, edits...)
+	if e.Quirks != (Quirks{}) && (r.Op == OpChat || r.Op == OpCompletions) {
+		body, dropped = r.adapt(body, &e.Quirks)
+	}
+	return body, dropped
 }
 
 // askUsage is the edit that sets stream_options.include_usage.

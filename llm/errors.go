@@ -173,10 +173,18 @@ func appendOrNull(b []byte, s string) []byte {
 
 // StreamError is the error as an event inside a stream of op that has begun.
 // No [DONE] follows it. The Responses API has an event of its own for errors;
-// its members stand beside the error object, by which clients tell failures in
-// every dialect.
+// its members stand beside the error object, by which clients of OpenAI's other
+// APIs tell a failure. Anthropic has such an event too; Gemini an error object.
 func (e *Error) StreamError(op Op, requestID string) []byte {
 	var b []byte
+	switch op.Dialect() {
+	case DialectAnthropic:
+		b = append(b, "event: error\ndata: "...)
+		return append(append(b, e.anthropic(requestID)...), "\n\n"...)
+	case DialectGemini:
+		return append(append(append(b, "data: "...), e.gemini()...), "\n\n"...)
+	}
+	e = e.inOpenAI()
 	lead := ""
 	if op == OpResponses {
 		b = append(b, "event: error\n"...)

@@ -74,7 +74,7 @@ func TestErrorConstructors(t *testing.T) {
 
 // TestStreamErrorIsSeen: a tap behind another gateway reads our own error.
 func TestStreamErrorIsSeen(t *testing.T) {
-	for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpResponses} {
+	for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpResponses, llm.OpMessages, llm.OpGenerate} {
 		got := tap(llm.TapOptions{Op: op, Stream: true}, string(llm.Timeout("idle", time.Second).StreamError(op, "r")))
 		if got.Failed != "the server took longer than 1s (idle)" || got.Finished {
 			t.Errorf("%v: %+v", op, got)
@@ -91,8 +91,19 @@ func TestOpOf(t *testing.T) {
 		"/v1/models":              llm.OpModels,
 		"/v1/models/org/name:tag": llm.OpModels,
 		"/v1/modelsx":             llm.OpOther,
-		"/v1/responses/resp_1":    llm.OpOther,
-		"/rerank":                 llm.OpOther,
+		"/v1/messages":            llm.OpMessages,
+		"/v1/messages/batches":    llm.OpOther,
+		"/v2/rerank":              llm.OpRerank,
+
+		"/v1/messages/count_tokens":                       llm.OpCountTokens,
+		"/v1beta/models/g:generateContent":                llm.OpGenerate,
+		"/v1/models/org/g:streamGenerateContent":          llm.OpGenerate,
+		"/v1beta/models/g:countTokens":                    llm.OpOther,
+		"/v1beta/models/:generateContent":                 llm.OpOther,
+		"/v1beta/openai/chat/completions/generateContent": llm.OpOther,
+
+		"/v1/responses/resp_1": llm.OpOther,
+		"/rerank":              llm.OpOther,
 	} {
 		if got := llm.OpOf(path); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)

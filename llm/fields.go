@@ -28,6 +28,14 @@ const (
 	fieldInstructions
 	fieldPreviousResponse
 	fieldConversation
+	fieldSystem
+	fieldMetadata
+	fieldResponseFormat
+	fieldText
+	fieldOutputConfig
+	fieldReasoningEffort
+	fieldReasoning
+	fieldThinking
 	fieldExtraArgs // vLLM's: it takes engine fields out of it
 	fieldEngine    // steers the engine: never taken from a client
 )
@@ -52,7 +60,34 @@ var fieldNames = [...]string{
 	fieldInstructions:        "instructions",
 	fieldPreviousResponse:    "previous_response_id",
 	fieldConversation:        "conversation",
+	fieldSystem:              "system",
+	fieldMetadata:            "metadata",
+	fieldResponseFormat:      "response_format",
+	fieldText:                "text",
+	fieldOutputConfig:        "output_config",
+	fieldReasoningEffort:     "reasoning_effort",
+	fieldReasoning:           "reasoning",
+	fieldThinking:            "thinking",
 	fieldExtraArgs:           "vllm_xargs",
+}
+
+// in says whether the field means something in op. Members that do not may be
+// spelled and repeated at will.
+func (f field) in(op Op) bool {
+	messages := op == OpMessages || op == OpCountTokens
+	switch f {
+	case fieldModel, fieldExtraArgs, fieldEngine:
+		return true
+	case fieldSystem, fieldMetadata, fieldOutputConfig, fieldThinking:
+		return messages
+	case fieldResponseFormat, fieldReasoningEffort:
+		return op == OpChat
+	case fieldText, fieldReasoning:
+		return op == OpResponses
+	case fieldStream, fieldUser, fieldN:
+		return op != OpOther && op != OpRerank && op != OpModerations
+	}
+	return f != fieldNone && op != OpOther && op < OpImages
 }
 
 // engineFields move KV cache between servers or choose ranks and peers (vLLM,

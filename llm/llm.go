@@ -1,90 +1,40 @@
 // SPDX-FileCopyrightText: The Penstock Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package llm reads and edits the wire formats of LLM APIs: pure functions
-// over bytes, no sockets, no clocks.
+// Package llm reads, edits and translates the wire formats of LLM APIs: pure
+// functions over bytes, no sockets, no clocks.
 //
 // [Read] makes one scan over a request body and yields a [Request]: what
 // policy needs (model, stream, bounds, prompt view) and the byte offsets of
-// what may be edited. A [Tap] reads usage and the first token from an answer
-// as its bytes pass, and makes the few edits the gateway owes the client.
-// [Error] is a refusal in the client's dialect.
+// what may be edited. [Translate] makes the body for a server of another
+// [Dialect], and a [Translation] reads the answer back. A [Tap] does that for a
+// server of the client's own dialect: it reads usage and the first token from
+// an answer as its bytes pass, and makes the few edits the gateway owes the
+// client. [Error] is a refusal in the client's dialect.
 //
-// Start with read.go for requests and tap.go for answers. Routing, retries and
-// what a model name resolves to are for others.
+// Start with read.go for requests, tap.go for answers, chat.go and event.go for
+// the form in which dialects meet: each has one reader into it and one writer
+// out of it (the table codecs), and no code knows two of them. Routing, retries
+// and what a model name resolves to are for others.
 //
-// Always: bodies are never re-marshalled, what is not edited keeps its bytes;
-// a body that two parsers could read differently in what policy reads is
-// refused; a Tap gives the same bytes and counts however an answer is split.
+// Always: a body for a server of the client's dialect is never re-marshalled,
+// what is not edited keeps its bytes; what a translation cannot say is refused
+// with its place, or left out and named; a body that two parsers could read
+// differently in what policy reads is refused; the same bytes and counts come
+// out however an answer is split.
 package llm
 
 import (
 	"mime"
-	"path"
 	"strings"
 
 	"github.com/penstock/penstock/internal/jsonedit"
 )
 
-// Op is what a request asks for.
-type Op uint8
-
-// The operations with a parser of their own; Other is any further path that a
-// pool allows: its body is passed on, only the model is read.
-const (
-	OpUnknown Op = iota
-	OpChat
-	OpCompletions
-	OpEmbeddings
-	OpResponses
-	OpModels
-	OpOther
-)
-
-// OpOf tells the operation of a cleaned path: /v1/chat/completions,
-// /v1/completions, /v1/embeddings, /v1/responses, /v1/models (and
-// /v1/models/{id}, whose id may hold slashes); OpOther for the rest.
-func OpOf(path string) Op {
-	switch path {
-	case "/v1/chat/completions":
-		return OpChat
-	case "/v1/completions":
-		return OpCompletions
-	case "/v1/embeddings":
-		return OpEmbeddings
-	case "/v1/responses":
-		return OpResponses
-	case "/v1/models":
-		return OpModels
-	}
-	if strings.HasPrefix(path, "/v1/models/") {
-		return OpModels
-	}
-	return OpOther
-}
-
-// Paths are those that OpOf knows, but for the names below /v1/models.
-func Paths() []string {
-	return []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models"}
-}
-
-// OpUnder is OpOf for a path that may have a prefix, which only the routes of a
-// gateway know.
-func OpUnder(p string) Op {
-	if strings.Contains(p, "//") || strings.Contains(p, "/.") {
-		p = path.Clean(p)
-	}
-	op := OpOf(p)
-	if i := strings.LastIndex(p, "/v1/"); op == OpOther && i > 0 {
-		op = OpOf(p[i:])
-	}
-	return op
-}
-
 // Readable says whether [Read] knows a body of n bytes and this Content-Type.
 // What it does not know is passed on, or picked for, as it is.
 func Readable(op Op, contentType string, n int) bool {
-	return n > 0 && op != OpModels && (IsJSON(contentType) || op == OpOther && strings.HasPrefix(contentType, "multipart/form-data"))
+	return n > 0 && op != OpModels && (IsJSON(contentType) || op.takesForms() && strings.HasPrefix(contentType, "multipart/form-data"))
 }
 
 // IsJSON says that a Content-Type is read as JSON: none is, too.
@@ -96,25 +46,6 @@ func IsJSON(contentType string) bool {
 	return err == nil && strings.HasPrefix(media, "application/") && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// String is the operation's name in records and metrics.
-func (o Op) String() string {
-	switch o {
-	case OpChat:
-		return "chat"
-	case OpCompletions:
-		return "completions"
-	case OpEmbeddings:
-		return "embeddings"
-	case OpResponses:
-		return "responses"
-	case OpModels:
-		return "models"
-	case OpOther:
-		return "other"
-	}
-	return "unknown"
-}
-
 // Limits bound what Read accepts.
 type Limits struct {
 	Depth int // of nested JSON; 0: 128
@@ -123,16 +54,24 @@ type Limits struct {
 // Request is what one scan of a body found. Strings that equal a part of the
 // body are copies; Prompt refers to the body's bytes and lives as long.
 type Request struct {
-	Op           Op
-	Model        string
-	Stream       bool
-	IncludeUsage bool   // the client asked for usage in the stream itself
-	N            int    // choices asked for; at least 1
-	MaxTokens    int    // output bound, the largest if several are given; 0: the client set none
-	User         string // user, or else safety_identifier
-	CacheSalt    string
-	Tools        int // number of tools
-	Prompt       Prompt
+	Op               Op
+	Model            string
+	Stream           bool
+	IncludeUsage     bool   // the client asked for usage in the stream itself
+	N                int    // choices asked for; at least 1
+	MaxTokens        int    // output bound, the largest if several are given; 0: the client set none
+	User             string // user, or else safety_identifier
+	CacheSalt        string
+	Tools            int // number of tools
+	Images           int // image parts, of all messages
+	Audio            int
+	Files            int
+	Structured       bool // JSON or a schema is asked for
+	Reasoning        bool // reasoning is asked for in so many words
+	PreviousResponse string
+	Prompt           Prompt
+
+	depth int // bound on nesting, for a second reading
 
 	body    []byte
 	offsets offsets
@@ -151,12 +90,15 @@ type offsets struct {
 type Edits struct {
 	Model        string // "": keep
 	IncludeUsage bool   // ask a stream for usage if the client did not
+	Quirks       Quirks // what a server of chat completions needs otherwise
 }
 
 // Usage is what an answer cost, in tokens, as the server reported it. Input
-// contains Cached; Output contains Reasoning (OpenAI's convention).
+// contains Cached and CacheWrite; Output contains Reasoning (OpenAI's
+// convention).
 type Usage struct {
 	Input, Output     int
 	Cached, Reasoning int
+	CacheWrite        int  // of Input, written to the server's cache
 	Reported          bool // false: the server said nothing; the counts are the tap's own
 }

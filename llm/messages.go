@@ -4,6 +4,7 @@
 package llm
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 
@@ -150,12 +151,13 @@ func (rd *reader) part(list string, i int, content string, j int) {
 		rd.wrongType(at(at(list, i)+"."+content, j), "must be an object")
 		return
 	}
-	for {
+	medium := medium(0)
+	for rd.err == nil {
 		key, ok := rd.s.NextMember()
 		if !ok {
-			return
+			break
 		}
-		switch string(rd.name(key)) {
+		switch name := rd.name(key); string(name) {
 		case "text":
 			t, ok := rd.s.Text()
 			if !ok {
@@ -163,37 +165,108 @@ func (rd *reader) part(list string, i int, content string, j int) {
 				return
 			}
 			rd.add(pieceText, t)
-		case "refusal":
+		case "refusal", "thinking":
 			if t, ok := rd.s.Text(); ok {
 				rd.add(pieceText, t)
 			} else {
 				rd.s.Skip()
 			}
-		case "image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_url", "file_data":
-			rd.medium()
+		case "image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_url", "file_data", "source", "inlineData", "inline_data", "fileData":
+			medium = max(medium, mediumOf(name))
+			medium = max(medium, rd.medium())
+		case "type":
+			if t, ok := rd.s.Text(); ok {
+				medium = max(medium, mediumOf(t.Of(rd.body)))
+			} else {
+				rd.s.Skip()
+			}
+		case "input", "functionCall", "functionResponse", "function_call", "function_response": // of a tool
+			raw := rd.s.Skip()
+			rd.add(pieceRaw, jsonedit.Text{Span: raw, Size: raw.Len()})
+		case "name": // of a tool, where calls are parts
+			if t, ok := rd.s.Text(); ok && rd.req.Op == OpMessages {
+				rd.add(pieceText, t)
+			} else if !ok {
+				rd.s.Skip()
+			}
+		case "content": // of a tool's result
+			rd.inner(list, i, content, j)
 		default:
 			rd.s.Skip()
 		}
 	}
+	switch medium {
+	case mediumImage:
+		rd.req.Images++
+	case mediumAudio:
+		rd.req.Audio++
+	case mediumFile:
+		rd.req.Files++
+	}
+}
+
+// inner reads what a tool answered: text, or parts without parts of their own.
+func (rd *reader) inner(list string, i int, content string, j int) {
+	if rd.nested || rd.s.Peek() != jsonedit.String && rd.s.Peek() != jsonedit.Array {
+		rd.s.Skip()
+		return
+	}
+	if t, ok := rd.s.Text(); ok {
+		rd.add(pieceText, t)
+		return
+	}
+	rd.nested = true
+	rd.s.Array()
+	for rd.err == nil && rd.s.NextElement() {
+		rd.part(list, i, content, j)
+	}
+	rd.nested = false
+}
+
+// medium is what a part holds besides text. The greater one decides.
+type medium uint8
+
+const (
+	mediumFile medium = iota + 1
+	mediumAudio
+	mediumImage
+)
+
+// mediumOf reads the type of a part, the name of its member or a media type.
+func mediumOf(name []byte) medium {
+	switch {
+	case bytes.Contains(name, []byte("image")):
+		return mediumImage
+	case bytes.Contains(name, []byte("audio")):
+		return mediumAudio
+	case bytes.Contains(name, []byte("file")), string(name) == "document", bytes.HasSuffix(name, []byte("pdf")), string(name) == "inlineData", string(name) == "inline_data":
+		return mediumFile
+	}
+	return 0
 }
 
 // medium reads a URL, data or an id, either bare or in an object.
-func (rd *reader) medium() {
+func (rd *reader) medium() (kind medium) {
 	if t, ok := rd.s.Text(); ok {
 		rd.add(pieceMedia, t)
-		return
+		return 0
 	}
 	if !rd.s.Object() {
 		rd.s.Skip()
-		return
+		return 0
 	}
 	for {
 		key, ok := rd.s.NextMember()
 		if !ok {
-			return
+			return kind
 		}
 		switch string(rd.name(key)) {
-		case "url", "data", "file_data", "file_id":
+		case "mimeType", "mime_type":
+			if t, ok := rd.s.Text(); ok {
+				kind = mediumOf(t.Of(rd.body))
+				continue
+			}
+		case "url", "data", "file_data", "file_id", "fileUri", "file_uri":
 			if t, ok := rd.s.Text(); ok {
 				rd.add(pieceMedia, t)
 				continue

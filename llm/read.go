@@ -22,7 +22,19 @@ const (
 // multipart (whose model field is read, the rest passes unparsed). The body
 // must not change while the Request lives. OpModels has no body to read.
 func Read(op Op, contentType string, body []byte, lim Limits) (*Request, *Error) {
-	req := &Request{Op: op, N: 1, body: body}
+	return ReadAt(op, "", contentType, body, lim)
+}
+
+// ReadAt is Read plus what the path says: Gemini's has the model and the
+// method, which decides whether the answer is a stream.
+func ReadAt(op Op, path, contentType string, body []byte, lim Limits) (*Request, *Error) {
+	req := &Request{Op: op, N: 1, body: body, depth: lim.Depth}
+	if op == OpGenerate {
+		req.Model, req.Stream, _ = PathModel(path)
+		if fault := modelFault(req.Model); fault != "" {
+			return nil, InvalidRequest("model", "model "+fault)
+		}
+	}
 	if op == OpModels {
 		return req, nil
 	}
@@ -70,7 +82,7 @@ func formBoundary(op Op, contentType string) (string, *Error) {
 			return "", UnsupportedMediaType(fmt.Sprintf("charset %q: JSON is UTF-8", charset))
 		}
 		return "", nil
-	case media == "multipart/form-data" && op == OpOther:
+	case media == "multipart/form-data" && op.takesForms():
 		if b := params["boundary"]; b != "" && len(b) <= maxBoundary {
 			return b, nil
 		}
@@ -88,6 +100,7 @@ type reader struct {
 	seen   [fieldEngine + 1]bool
 	absent [fieldEngine + 1]bool // seen, but null
 	asked  bool                  // include_usage is true
+	nested bool                  // inside the answer of a tool
 	buf    [maxFieldName]byte    // for member names that are escaped
 	err    *Error
 }
@@ -121,7 +134,13 @@ func (rd *reader) document() {
 		var buf [maxFieldName + 4]byte
 		name, exact := foldName(&buf, key, rd.body)
 		f := fields[string(name)]
-		if f == fieldNone || rd.req.Op == OpOther && f != fieldModel && f != fieldExtraArgs && f != fieldEngine {
+		if rd.req.Op == OpGenerate && f != fieldEngine {
+			if rd.generate(rd.name(key)); rd.err != nil {
+				return
+			}
+			continue
+		}
+		if !f.in(rd.req.Op) {
 			rd.s.Skip()
 			continue
 		}
@@ -195,6 +214,7 @@ const (
 func (rd *reader) value(f field, name string) {
 	op := rd.req.Op
 	generates := op == OpChat || op == OpCompletions
+	messages := op == OpMessages || op == OpCountTokens
 	if rd.s.Peek() == jsonedit.Null {
 		// As if it were not there, but for the place of stream_options.
 		rd.absent[f] = true
@@ -212,9 +232,9 @@ func (rd *reader) value(f field, name string) {
 		rd.req.Stream = rd.boolean(name)
 	case f == fieldStreamOptions && generates:
 		rd.streamOptions()
-	case f == fieldN && generates:
+	case f == fieldN && (generates || op == OpImages):
 		rd.req.N = rd.integer(name, 1, maxChoices)
-	case f == fieldMaxTokens && generates,
+	case f == fieldMaxTokens && (generates || messages),
 		f == fieldMaxCompletionTokens && op == OpChat,
 		f == fieldMaxOutputTokens && op == OpResponses:
 		rd.req.MaxTokens = max(rd.req.MaxTokens, rd.integer(name, 0, math.MaxInt32))
@@ -226,9 +246,9 @@ func (rd *reader) value(f field, name string) {
 		}
 	case f == fieldCacheSalt:
 		rd.req.CacheSalt = rd.text(name)
-	case f == fieldTools && (op == OpChat || op == OpResponses):
+	case f == fieldTools && (op == OpChat || op == OpResponses || messages):
 		rd.tools()
-	case f == fieldMessages && (op == OpChat || op == OpEmbeddings):
+	case f == fieldMessages && (op == OpChat || op == OpEmbeddings || messages):
 		rd.messages(name, false)
 	case f == fieldPrompt && op == OpCompletions, f == fieldInput && op == OpEmbeddings:
 		rd.prompts(name)
@@ -239,6 +259,12 @@ func (rd *reader) value(f field, name string) {
 			rd.prompt.instructions = t
 			rd.prompt.textBytes += t.Size
 		}
+	case f == fieldSystem:
+		rd.system(name)
+	case f == fieldPreviousResponse && op == OpResponses && rd.s.Peek() == jsonedit.String:
+		rd.req.PreviousResponse = rd.text(name)
+	case f >= fieldMetadata && f <= fieldThinking:
+		rd.asks(f)
 	default:
 		rd.s.Skip()
 	}
@@ -254,8 +280,10 @@ func (rd *reader) complete() *Error {
 	var either []field // one of these must be there
 	var name string    // the one to tell
 	switch req.Op {
-	case OpChat:
+	case OpChat, OpMessages, OpCountTokens:
 		either, name = []field{fieldMessages}, "messages"
+	case OpGenerate:
+		either, name = []field{fieldMessages}, "contents"
 	case OpCompletions:
 		either, name = []field{fieldPrompt, fieldPromptEmbeds}, "prompt"
 	case OpEmbeddings:

@@ -38,7 +38,7 @@ func TestRequestCases(t *testing.T) {
 			suffix := strings.TrimPrefix(name, "body")
 			var lim llm.Limits
 			fmt.Sscan(c.Flag("depth"), &lim.Depth)
-			req, err := llm.Read(llm.OpOf(c.Flag("op")), c.Flag("type"), []byte(body), lim)
+			req, err := llm.ReadAt(llm.OpOf(c.Flag("op")), c.Flag("op"), c.Flag("type"), []byte(body), lim)
 			if err != nil {
 				out["error"+suffix] = showError(err)
 				continue
@@ -81,6 +81,18 @@ func showRequest(r *llm.Request) string {
 	}
 	if r.Tools != 0 {
 		fmt.Fprintf(&b, " tools=%d", r.Tools)
+	}
+	if r.Images+r.Audio+r.Files > 0 {
+		fmt.Fprintf(&b, " images=%d audio=%d files=%d", r.Images, r.Audio, r.Files)
+	}
+	if r.Structured {
+		fmt.Fprint(&b, " structured")
+	}
+	if r.Reasoning {
+		fmt.Fprint(&b, " reasoning")
+	}
+	if r.PreviousResponse != "" {
+		fmt.Fprintf(&b, " previous=%q", r.PreviousResponse)
 	}
 	fmt.Fprintf(&b, "\n%d prompts, %d tokens\n", r.Prompt.Len(), r.Prompt.Tokens())
 	for i := range r.Prompt.Len() {

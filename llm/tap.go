@@ -28,8 +28,9 @@ type Tap struct {
 	pattern pattern // of chat and completions
 	dropped bool    // the last event was taken out
 	walk    jsonWalk
-	out     []byte // what Feed returns where something may be edited
-	begun   bool   // a byte was fed
+	merged  anthropicUsage // what Anthropic's events have told so far
+	out     []byte         // what Feed returns where something may be edited
+	begun   bool           // a byte was fed
 
 	found answer
 }
@@ -50,6 +51,7 @@ const keepOut = 64 << 10
 // NewTap starts one.
 func NewTap(o TapOptions) *Tap {
 	t := &Tap{op: o.Op, stream: o.Stream}
+	t.walk.op = o.Op
 	t.drop = o.DropUsage && o.Stream && (o.Op == OpChat || o.Op == OpCompletions)
 	if o.AnswerModel != "" {
 		t.model = jsonedit.AppendString(nil, o.AnswerModel)
@@ -129,14 +131,19 @@ func (t *Tap) Tokens() int {
 // Usage is what the answer reported; Reported false: the tap's own count of
 // the output, and nothing about the input, which the tap has not seen.
 func (t *Tap) Usage() Usage {
-	if t.found.usage.Reported {
-		return t.found.usage
+	u := t.found.usage
+	switch {
+	case !u.Reported:
+		u = Usage{Output: t.Tokens()}
+	case !t.found.finished && (t.op == OpMessages || t.op == OpGenerate):
+		u.Output = max(u.Output, t.Tokens()) // they report from the beginning on
 	}
-	return Usage{Output: t.Tokens()}
+	return u
 }
 
 // Finished says whether the answer came to its proper end ([DONE], or
-// response.completed and its kin, or the end of a JSON value). Servers send
+// response.completed and its kin, message_stop, Gemini's finishReason, or the
+// end of a JSON value). Servers send
 // [DONE] after an error too; see Failed.
 func (t *Tap) Finished() bool { return t.found.finished }
 

@@ -10,6 +10,7 @@ import "github.com/penstock/penstock/internal/jsonedit"
 // the value that it is capturing. It does not validate: what is no JSON object
 // passes and tells nothing.
 type jsonWalk struct {
+	op     Op
 	depth  int     // open brackets
 	kind   [4]byte // the bracket at depth 1, 2 and 3
 	second int     // index of the element at depth 2, in an array
@@ -48,7 +49,9 @@ const (
 	topicIncomplete
 	topicObject
 	topicMessage
-	topicOutput // choices, output: not captured
+	topicFeedback // Gemini's on the prompt
+	topicMeta     // Cohere's
+	topicOutput   // choices, output: not captured
 	topicChoices
 )
 
@@ -67,7 +70,10 @@ func (w *jsonWalk) topicOf() topic {
 	}
 	name := w.name[:w.nameSize]
 	if w.depth == 3 {
-		if w.top == topicChoices && w.second == 0 && w.kind[2] == '[' && string(name) == "finish_reason" {
+		if w.top != topicChoices || w.second != 0 || w.kind[2] != '[' {
+			return topicNone
+		}
+		if string(name) == "finish_reason" || w.op == OpGenerate && string(name) == "finishReason" {
 			return topicFinish
 		}
 		return topicNone
@@ -77,6 +83,9 @@ func (w *jsonWalk) topicOf() topic {
 	}
 	switch string(name) {
 	case "model":
+		if w.op == OpGenerate {
+			return topicNone // there it is modelVersion
+		}
 		return topicModel
 	case "usage":
 		return topicUsage
@@ -94,6 +103,22 @@ func (w *jsonWalk) topicOf() topic {
 		return topicChoices
 	case "output":
 		return topicOutput
+	}
+	switch word := string(name); {
+	case w.op == OpMessages && word == "stop_reason":
+		return topicFinish
+	case w.op == OpMessages && word == "content":
+		return topicOutput
+	case w.op == OpGenerate && word == "modelVersion":
+		return topicModel
+	case w.op == OpGenerate && word == "usageMetadata":
+		return topicUsage
+	case w.op == OpGenerate && word == "candidates":
+		return topicChoices
+	case w.op == OpGenerate && word == "promptFeedback":
+		return topicFeedback
+	case w.op == OpRerank && word == "meta":
+		return topicMeta
 	}
 	return topicNone
 }
@@ -261,7 +286,20 @@ func (t *Tap) captured(rest []byte) {
 	case topicModel:
 		t.renamed(&s, value)
 	case topicUsage:
-		a.readUsage(&s, value)
+		switch t.op {
+		case OpMessages:
+			t.messageUsage(&s, value)
+		case OpGenerate:
+			a.readGeminiUsage(&s, value)
+		default:
+			a.readUsage(&s, value)
+		}
+	case topicMeta:
+		a.readMeta(&s, value)
+	case topicFeedback:
+		if s.Peek() == jsonedit.Object && a.finish == "" {
+			member(&s, value, "blockReason", &a.finish)
+		}
 	case topicError:
 		a.readError(&s, value)
 	case topicFinish:

@@ -79,7 +79,14 @@ func (t *Tap) renames(c *chunk, data []byte) bool {
 // read reads the data of an event.
 func (t *Tap) read(e *sse.Event) (c chunk) {
 	before := t.found
-	c.read(t, e.Data)
+	switch t.op {
+	case OpMessages:
+		c.messages(t, e.Data)
+	case OpGenerate:
+		c.generate(t, e.Data)
+	default:
+		c.read(t, e.Data)
+	}
 	if t.found.finish != before.finish || t.found.served != before.served {
 		t.pattern.before = t.pattern.before[:0] // its events would set them back
 	}
@@ -154,8 +161,12 @@ func (c *chunk) read(t *Tap, data []byte) {
 		}
 	}
 	c.valid = s.Finish()
-	if t.op == OpResponses && c.valid {
+	switch {
+	case !c.valid:
+	case t.op == OpResponses:
 		c.responsesEvent(a, kind.Of(data), data)
+	case t.op >= OpImages:
+		c.mediaEvent(a, kind.Of(data))
 	}
 }
 

@@ -37,8 +37,8 @@ func tap(o llm.TapOptions, inputs ...string) tapped {
 
 func (a tapped) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "input %d (cached %d), output %d (reasoning %d), reported %v\n",
-		a.Usage.Input, a.Usage.Cached, a.Usage.Output, a.Usage.Reasoning, a.Usage.Reported)
+	fmt.Fprintf(&b, "input %d (cached %d, written %d), output %d (reasoning %d), reported %v\n",
+		a.Usage.Input, a.Usage.Cached, a.Usage.CacheWrite, a.Usage.Output, a.Usage.Reasoning, a.Usage.Reported)
 	fmt.Fprintf(&b, "tokens %d, finished %v, finish reason %q, model %q\n", a.Tokens, a.Finished, a.Finish, a.Served)
 	if a.Failed != "" {
 		fmt.Fprintf(&b, "failed: %s\n", a.Failed)
@@ -217,7 +217,7 @@ func FuzzTapStream(f *testing.F) {
 		f.Add(in, uint16(len(in)/3), uint16(len(in)/2))
 	}
 	f.Fuzz(func(t *testing.T, in string, a, b uint16) {
-		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses} {
+		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses, llm.OpMessages, llm.OpGenerate, llm.OpSpeech} {
 			splitTwice(t, llm.TapOptions{Op: op, Stream: true, DropUsage: true, AnswerModel: "as\"ked"}, in, a, b)
 			if got := splitTwice(t, llm.TapOptions{Op: op, Stream: true}, in, a, b); got.Out != in {
 				t.Fatalf("watching changed %q to %q", in, got.Out)
@@ -248,7 +248,7 @@ func FuzzTapJSON(f *testing.F) {
 		f.Add(in, uint16(len(in)/3), uint16(len(in)/2))
 	}
 	f.Fuzz(func(t *testing.T, in string, a, b uint16) {
-		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses} {
+		for _, op := range []llm.Op{llm.OpChat, llm.OpResponses, llm.OpMessages, llm.OpGenerate, llm.OpRerank} {
 			if got := splitTwice(t, llm.TapOptions{Op: op}, in, a, b); got.Out != in {
 				t.Fatalf("watching changed %q to %q", in, got.Out)
 			}
@@ -263,8 +263,12 @@ func FuzzTapJSON(f *testing.F) {
 			if err := json.Unmarshal([]byte(got.Out), &after); err != nil {
 				t.Fatalf("%q became %q: %v", in, got.Out, err)
 			}
-			delete(before, "model")
-			delete(after, "model")
+			name := "model"
+			if op == llm.OpGenerate {
+				name = "modelVersion"
+			}
+			delete(before, name)
+			delete(after, name)
 			if diff := cmp.Diff(before, after); diff != "" {
 				t.Fatalf("%q became %q:\n%s", in, got.Out, diff)
 			}

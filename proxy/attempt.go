@@ -25,17 +25,22 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
 	"golang.org/x/net/http/httpguts"
 )
 
 // attempt is one try at one member.
 type attempt struct {
-	x      *exchange
-	member *pool.Member
-	charge *pool.Charge // the gateway's own count where the picker keeps none
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	phase  *phase
+	x          *exchange
+	member     *pool.Member // nil: a provider, with
+	credential *provider.Credential
+	dialect    llm.Dialect
+	account    *provider.Attempt // counts it there
+	latency    time.Duration     // to the first output
+	charge     *pool.Charge      // the gateway's own count where the picker keeps none
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	phase      *phase
 	// evicted stops the watch for the picker withdrawing the request; nil: none.
 	evicted  func() bool
 	unfollow func() // lets go of the client's context; nil: it is followed directly
@@ -59,11 +64,14 @@ type answer struct {
 	buf     *[]byte
 	n       int   // bytes of buf that are there already
 	err     error // of the read that brought them; io.EOF: the body has ended
+	early
 }
 
 // failure is an attempt that brought no answer.
 type failure struct {
 	reply   *llm.Error
+	class   provider.Class // what it means for other targets
+	wait    time.Duration  // that whoever refused has asked for; 0: nothing was said
 	outcome pool.Outcome
 	blame   bool // the member is at fault: tell passive health
 	retry   bool // another attempt may follow
@@ -71,74 +79,6 @@ type failure struct {
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
 	late    bool // the time of one attempt was over
-}
-
-// attempts asks one member after another until one begins an answer. It is
-// bounded by the attempts of the service, its retry budget, the total time, and
-// one more rule: once a request to a model was sent in full, at most one further
-// member gets it, so that a prompt that crashes servers does not walk through
-// the pool.
-func (x *exchange) attempts() (*answer, *llm.Error) {
-	x.service.budget.request()
-	var tried []string
-	var again *pool.Member // after a stale connection
-	fresh := false         // likewise: where one is closed others are, at this member and at those that go with it
-	var last *failure
-	for n, full := 1, 0; ; n++ {
-		m := again
-		if m == nil {
-			var fail *llm.Error
-			if m, fail = x.next(tried); fail != nil {
-				if last != nil {
-					return nil, last.reply
-				}
-				return nil, fail
-			}
-		}
-		x.record.Attempts++
-		a, f := x.attempt(m, fresh)
-		if f == nil {
-			m.Report(x.outcomeOf(a.res.StatusCode))
-			if why := x.withheld(a.res.StatusCode); why != "" {
-				a.close()
-				return nil, llm.UpstreamFailed(why)
-			}
-			if !x.retryStatus(a.res.StatusCode) || full >= x.service.resends || !x.mayRetry(n, true) {
-				return a, nil
-			}
-			f = &failure{retry: true, sent: true, reached: true, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
-			a.close()
-			x.pause(full + 1)
-		} else {
-			if f.blame {
-				m.Report(f.outcome)
-			}
-			f.retry = f.retry && (x.rule == nil || x.again(f))
-		}
-		x.server.metrics.attemptFailed(x.target.pool, f.reply.Code)
-		if f.sent {
-			full++
-		}
-		fresh = fresh || f.stale
-		if f.retry && f.stale && again == nil {
-			again = m
-		} else {
-			again, tried = nil, append(tried, m.Address())
-		}
-		if last = f; !f.retry || full > x.service.resends || !x.mayRetry(n, f.sent) {
-			return nil, f.reply
-		}
-		if again != nil {
-			n-- // a connection is replaced; that is not one member less to try
-		}
-	}
-}
-
-// mayRetry is asked after attempt n has failed in a way that allows another. An
-// attempt that reached nobody costs no server anything and is not charged to
-// the budget.
-func (x *exchange) mayRetry(n int, sent bool) bool {
-	return n < x.service.attempts && x.r.Context().Err() == nil && (!sent || x.service.budget.retry())
 }
 
 // notForClients says why an answer is not passed on: what it tells is between
@@ -302,10 +242,18 @@ func (x *exchange) attempt(m *pool.Member, fresh bool) (*answer, *failure) {
 	if err != nil {
 		return nil, a.failed(err)
 	}
+	return a.answers(res)
+}
+
+// answers waits for the beginning of the answer's body.
+func (a *attempt) answers(res *http.Response) (*answer, *failure) {
 	if !validStatus(res.StatusCode) {
 		a.close()
 		res.Body.Close()
 		return nil, a.invalid()
+	}
+	if a.credential != nil {
+		unzip(res)
 	}
 	ans := &answer{attempt: a, res: res, sse: isEventStream(res.Header)}
 	enough := ans.enough()
@@ -317,6 +265,10 @@ func (x *exchange) attempt(m *pool.Member, fresh bool) (*answer, *failure) {
 	}
 	if ans.err != nil && ans.err != io.EOF && (ans.n == 0 || !ans.sse) {
 		f := a.failed(ans.err)
+		ans.close()
+		return nil, f
+	}
+	if f := ans.commit(); f != nil {
 		ans.close()
 		return nil, f
 	}
@@ -351,6 +303,7 @@ func (a *answer) enough() int {
 // failed ends an attempt that brought no answer, and says what that means.
 func (a *attempt) failed(err error) *failure {
 	f := a.classify(err)
+	f.class = classOf(context.Cause(a.ctx), a.connected.Load())
 	f.reached = a.connected.Load()
 	if broke := a.x.http.source.failed(); broke != nil {
 		a.x.stalled = errors.Is(broke, os.ErrDeadlineExceeded)
@@ -391,9 +344,11 @@ func (x *exchange) begins(m *pool.Member) *attempt {
 		total, over = h.backend, &errBackendTimeout
 	}
 	a.phase = newPhase(a.cancel, &errConnectTimeout, x.service.timeouts.Connect.D(), total, over)
-	if o := x.observer(); o != nil {
+	switch o := x.observer(); {
+	case m == nil: // a provider
+	case o != nil:
 		o.Attempt(m)
-	} else {
+	default:
 		tokens := x.req.Prompt.Tokens()
 		a.charge = m.Charge(tokens, tokens)
 	}
@@ -417,7 +372,7 @@ const (
 // transport can never send it twice.
 func (a *attempt) outbound() *http.Request {
 	x := a.x
-	u := &url.URL{Scheme: x.target.upstream.scheme, Host: a.member.Address(), Path: x.path, RawQuery: x.query()}
+	u := &url.URL{Scheme: x.target.upstream.scheme, Host: a.member.Address(), Path: x.outPath(), RawQuery: x.query()}
 	r := &http.Request{
 		Method: x.r.Method, URL: u, Host: u.Host, Header: x.requestHeader(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -432,11 +387,17 @@ func (a *attempt) outbound() *http.Request {
 	if x.pick != nil {
 		applyEdits(r.Header, x.pick.Header)
 	}
-	first := x.service.timeouts.FirstToken.D()
+	return r.WithContext(httptrace.WithClientTrace(a.ctx, a.trace()))
+}
+
+// trace notes how far the request has come.
+func (a *attempt) trace() *httptrace.ClientTrace {
+	x := a.x
+	first := x.bounds().FirstToken.D()
 	if !x.req.Stream || x.target.plain {
-		first = x.service.timeouts.Total.D() // a whole answer is one long first token
+		first = x.bounds().Total.D() // a whole answer is one long first token
 	}
-	trace := &httptrace.ClientTrace{
+	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			a.reused.Store(info.Reused)
 			a.connected.Store(true)
@@ -450,7 +411,6 @@ func (a *attempt) outbound() *http.Request {
 		GotFirstResponseByte: func() { a.answered.Store(true) },
 		Got1xxResponse:       a.informational,
 	}
-	return r.WithContext(httptrace.WithClientTrace(a.ctx, trace))
 }
 
 // roundTrip sends r and waits for the head of the answer.
@@ -552,18 +512,55 @@ func (x *exchange) used() string {
 			return r.Model
 		}
 	}
-	return x.target.model
+	return x.target.named(x)
 }
 
-// outBody is the client's body with the edits that the target needs.
+// outBody is the client's body with the edits that the target needs, or what it
+// is in the target's dialect.
 func (x *exchange) outBody() []byte {
 	if x.rule != nil {
 		return x.body // HTTP routes change nothing in it
 	}
 	if x.edited == nil {
-		x.edited = x.req.Body(llm.Edits{Model: x.target.model, IncludeUsage: x.asksUsage()})
+		tg := x.target
+		if t := x.translation; t != nil {
+			x.edited = t.Body
+		} else {
+			x.edited = x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+		}
+		if len(tg.defaults)+len(tg.overrides) > 0 {
+			x.edited = llm.SetMembers(x.edited, tg.defaults, tg.overrides)
+		}
 	}
 	return x.edited
+}
+
+// outPath is the path at a pool's member.
+func (x *exchange) outPath() string {
+	if x.translation != nil {
+		return "/v1/chat/completions" // the one form that every engine has
+	}
+	return x.path
+}
+
+// translate puts the request into dialect d, if the client speaks another one.
+// A failure says what cannot be said in it.
+func (x *exchange) translate(d llm.Dialect) *failure {
+	x.translation = nil
+	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d {
+		return nil
+	}
+	if tg := x.target; tg.provider == nil && (x.op == llm.OpResponses || tg.paths[x.path]) {
+		return nil // the members speak the client's dialect
+	}
+	t, fail := llm.Translate(x.req, llm.Backend{
+		Dialect: d, Model: x.target.named(x), MaxOutput: x.target.maxOutput(), Quirks: x.target.quirks, Images: x.fetchImage,
+	})
+	if fail != nil {
+		return &failure{reply: fail, class: provider.Unsupported}
+	}
+	x.translation, x.record.Dropped = t, t.Dropped
+	return nil
 }
 
 // evicted is what the client is told when the picker has withdrawn the
@@ -578,7 +575,9 @@ func (x *exchange) evicted() *llm.Error {
 
 // asksUsage says that the gateway asks a stream for usage in the client's
 // place.
-func (x *exchange) asksUsage() bool { return x.rule == nil && x.req.Stream && !x.req.IncludeUsage }
+func (x *exchange) asksUsage() bool {
+	return x.rule == nil && x.req.Stream && !x.req.IncludeUsage && !x.target.quirks.NoStreamOptions
+}
 
 func (x *exchange) observer() epp.Observer {
 	if x.pick == nil {
@@ -656,6 +655,11 @@ func (a *attempt) close() {
 		a.evicted()
 	}
 	a.charge.Release()
+	if a.account != nil { // unless it has been told already
+		a.account.End(provider.Verdict{Class: provider.Canceled}, nil, 0)
+		a.x.target.load.open.Add(-1)
+		a.account = nil
+	}
 	a.cancel(errEnded)
 	if a.unfollow != nil {
 		a.unfollow()

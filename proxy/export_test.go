@@ -14,7 +14,7 @@ type Matcher struct{ table *table }
 
 // NewMatcher compiles cfg.
 func NewMatcher(cfg *config.Config) (*Matcher, error) {
-	t, err := New(Options{}).buildTable(cfg, nil, map[upstreamKey]*upstream{})
+	t, err := New(Options{}).buildTable(cfg, nil, nil, map[upstreamKey]*upstream{})
 	return &Matcher{t}, err
 }
 

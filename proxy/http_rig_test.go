@@ -120,7 +120,7 @@ func (r *httpRig) apply(text string, servers map[string][]*httptest.Server) {
 		}
 		r.backend[pc.Name] = b
 	}
-	change, err := r.server.Prepare(cfg, r.backend)
+	change, err := r.server.Prepare(cfg, r.backend, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

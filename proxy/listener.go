@@ -33,6 +33,8 @@ type listener struct {
 
 	identities atomic.Pointer[identities] // nil: plaintext
 	debug      atomic.Bool                // show the endpoint in response headers
+	routing    atomic.Bool                // and the target, the attempts and the fallback
+	anonymous  atomic.Bool                // lets anybody in
 	upgrades   atomic.Pointer[[]string]   // paths on which an Upgrade is passed on
 }
 
@@ -105,6 +107,8 @@ func (l *listener) keeps(lc config.Listener, limits config.Limits) bool {
 func (l *listener) update(lc config.Listener, ids *identities) {
 	l.identities.Store(ids)
 	l.debug.Store(lc.DebugHeaders)
+	l.routing.Store(lc.RoutingHeaders == nil || *lc.RoutingHeaders)
+	l.anonymous.Store(lc.Anonymous)
 	l.upgrades.Store(&lc.UpgradePaths)
 }
 

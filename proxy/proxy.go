@@ -25,6 +25,7 @@ import (
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/usage"
 )
 
@@ -37,8 +38,9 @@ type Backend struct {
 // Options are what a Server needs from its surroundings. The zero value works.
 type Options struct {
 	Log     *slog.Logger
-	Metrics *Instruments        // nil: none
-	Records func(*usage.Record) // takes the record of each request, must not block; nil: none
+	Metrics *Instruments          // nil: none
+	Records func(*usage.Record)   // takes the record of each request, must not block; nil: none
+	Images  provider.FetchOptions // of images that a target wants inline
 }
 
 // Server is the data plane of one process.
@@ -46,6 +48,7 @@ type Server struct {
 	log     *slog.Logger
 	metrics *Instruments
 	records func(*usage.Record)
+	images  *provider.Fetcher
 
 	table    atomic.Pointer[table]
 	open     atomic.Int64 // exchanges under way
@@ -61,6 +64,19 @@ type Server struct {
 	listeners map[string]*listener
 	upstreams map[upstreamKey]*upstream
 	closing   sync.WaitGroup // listeners on their way out
+
+	marks sync.Map // of targets by label, *mark: what is known of them outlives a configuration
+}
+
+// mark is what was seen of a target.
+type mark struct {
+	load  load
+	ratio ratio
+}
+
+func (s *Server) markOf(label string) *mark {
+	m, _ := s.marks.LoadOrStore(label, &mark{})
+	return m.(*mark)
 }
 
 // New returns a server without listeners; Prepare gives it a configuration.
@@ -75,7 +91,7 @@ func New(o Options) *Server {
 		o.Records = func(*usage.Record) {}
 	}
 	s := &Server{
-		log: o.Log, metrics: o.Metrics, records: o.Records,
+		log: o.Log, metrics: o.Metrics, records: o.Records, images: provider.NewFetcher(o.Images),
 		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
@@ -93,13 +109,14 @@ type Change struct {
 }
 
 // Prepare builds everything that cfg needs, binds new listeners included.
-// When it fails nothing has changed. backends has an entry for every pool.
-func (s *Server) Prepare(cfg *config.Config, backends map[string]Backend) (*Change, error) {
+// When it fails nothing has changed. backends has an entry for every pool,
+// providers one for every provider.
+func (s *Server) Prepare(cfg *config.Config, backends map[string]Backend, providers map[string]*provider.Provider) (*Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := &Change{server: s, opened: map[string]*listener{}, ids: map[string]*identities{}, upstreams: map[upstreamKey]*upstream{}}
 	var err error
-	if c.table, err = s.buildTable(cfg, backends, c.upstreams); err != nil {
+	if c.table, err = s.buildTable(cfg, backends, providers, c.upstreams); err != nil {
 		return nil, err
 	}
 	for i := range cfg.Listeners {
@@ -135,6 +152,12 @@ func (c *Change) Commit() {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.marks.Range(func(label, _ any) bool {
+		if !c.table.labels[label.(string)] {
+			s.marks.Delete(label)
+		}
+		return true
+	})
 	if old := s.table.Swap(c.table); old != nil {
 		s.metrics.forget(old.cfg, c.table.cfg)
 	}

@@ -45,6 +45,7 @@ func (x *exchange) reply(e *llm.Error) {
 			h[name] = values
 		}
 	}
+	x.tellRouting(h)
 	if rec.Attempts > 1 {
 		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
 	}
@@ -52,7 +53,7 @@ func (x *exchange) reply(e *llm.Error) {
 		x.replyGRPC(e)
 		return
 	}
-	body := e.JSON(rec.RequestID)
+	body := e.Body(x.op, rec.RequestID)
 	kind := "application/json"
 	if x.denial != nil && x.denial.Body != nil {
 		body = x.denial.Body // the picker's own words

@@ -125,7 +125,7 @@ func (r *rig) picker(pc config.Pool) epp.Picker {
 
 func (r *rig) apply(cfg *config.Config) {
 	r.t.Helper()
-	change, err := r.server.Prepare(cfg, r.backend)
+	change, err := r.server.Prepare(cfg, r.backend, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -12,17 +12,23 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
+	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/provider"
 )
 
 // table is a configuration compiled for matching. Immutable.
 type table struct {
 	cfg        *config.Config
-	sites      map[string]*site  // by listener name
+	sites      map[string]*site // by listener name
+	keys       *auth.Directory
 	models     map[string]*model // by every name that resolves, aliases too
+	patterns   []*model          // whose names hold a *, the most specific first
+	labels     map[string]bool   // of every target
 	paths      map[string]bool   // request paths that some pool allows besides OpenAI's
 	readLimits llm.Limits
 }
@@ -38,8 +44,13 @@ type route struct {
 // model is a name resolved to its targets. Aliases share the value.
 type model struct {
 	service
-	name   string // after aliases
-	report bool   // answers carry the name that was asked for
+	name      string // after aliases
+	report    bool   // answers carry the name that was asked for
+	wild      bool   // name is a pattern
+	weighted  bool   // a weight is written
+	affinity  bool
+	fallbacks []fallback
+	degraded  string // the answer of last resort; "": none
 }
 
 // service is who may answer a request, and its bounds.
@@ -51,13 +62,20 @@ type service struct {
 	resends  int     // attempts after one that had the whole request
 	budget   *budget // of attempts after one that reached a server; nil: they have no other bound
 	http     *httpBounds
+
+	// At providers.
+	perTarget        int
+	backoff, maxWait time.Duration
+	within           time.Duration // of the request's beginning
 }
 
-// target is one pool, under one upstream model name.
+// target is one pool, or one provider, under one upstream model name.
 type target struct {
+	label    string // in headers and records: pool or provider, and the model
 	pool     string
-	model    string // "" on HTTP routes
+	model    string // "" on HTTP routes, and for the name that is asked for
 	weight   int
+	priority int
 	plain    bool // the members are no model servers
 	paths    map[string]bool
 	apiKey   config.Secret
@@ -67,23 +85,53 @@ type target struct {
 	reject   bool          // a pick of strangers is an error
 	turn     atomic.Uint64 // of the round robin
 	http     *httpTarget   // on HTTP routes
+
+	provider *provider.Provider // nil: a pool
+	accounts int                // at the provider
+	terms
+}
+
+// terms are the conditions and the changes under which a target serves.
+type terms struct {
+	when                condition
+	can                 *config.Capabilities // nil: nothing is known
+	regions             []string
+	timeouts            *config.Timeouts
+	defaults, overrides []llm.Member
+	quirks              llm.Quirks // of bodies that are made for it
+	ways                llm.Quirks // of bodies that pass: none but for servers that are known
+	*mark
+}
+
+// maxOutput is the output bound for servers that ask for one.
+func (tg *target) maxOutput() int {
+	if tg.can == nil {
+		return 0
+	}
+	return tg.can.Output
 }
 
 // builder compiles a configuration.
 type builder struct {
-	server   *Server
-	cfg      *config.Config
-	pools    map[string]*config.Pool
-	backends map[string]Backend
-	ups      map[upstreamKey]*upstream
-	table    *table
+	server    *Server
+	cfg       *config.Config
+	pools     map[string]*config.Pool
+	backends  map[string]Backend
+	providers map[string]*provider.Provider
+	ups       map[upstreamKey]*upstream
+	compiler  *compiler
+	table     *table
 }
 
-func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups map[upstreamKey]*upstream) (*table, error) {
+func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, providers map[string]*provider.Provider, ups map[upstreamKey]*upstream) (*table, error) {
+	c, err := newCompiler()
+	if err != nil {
+		return nil, err
+	}
 	b := &builder{
-		server: s, cfg: cfg, pools: map[string]*config.Pool{}, backends: backends, ups: ups,
+		server: s, cfg: cfg, pools: map[string]*config.Pool{}, backends: backends, providers: providers, ups: ups, compiler: c,
 		table: &table{
-			cfg: cfg, sites: map[string]*site{}, models: map[string]*model{}, paths: map[string]bool{},
+			cfg: cfg, keys: auth.New(cfg.Tenants), sites: map[string]*site{}, models: map[string]*model{}, labels: map[string]bool{}, paths: map[string]bool{},
 			readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
 		},
 	}
@@ -103,70 +151,6 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, ups
 		return nil, err
 	}
 	return b.table, nil
-}
-
-func (b *builder) models() error {
-	cfg, t := b.cfg, b.table
-	for i := range cfg.Models {
-		mc := &cfg.Models[i]
-		if mc.Alias != "" {
-			continue
-		}
-		m := &model{name: mc.Name, report: mc.ReportModel != "served", service: service{
-			timeouts: mc.Timeouts.Or(cfg.Timeouts), attempts: cmp.Or(mc.Retries.Attempts, cfg.Retries.Attempts, 1), resends: 1,
-			budget: newBudget(cmp.Or(mc.Retries.Budget, cfg.Retries.Budget)),
-		}}
-		for _, tc := range mc.Targets {
-			tg, err := b.target(tc.Pool, mc.Name)
-			if err != nil {
-				return fmt.Errorf("model %s: %w", mc.Name, err)
-			}
-			tg.model, tg.paths = cmp.Or(tc.Model, mc.Name), map[string]bool{}
-			if tc.Weight != nil {
-				tg.weight = *tc.Weight
-			}
-			paths := b.pools[tc.Pool].Paths
-			if paths == nil {
-				paths = config.DefaultPaths()
-			}
-			for _, p := range paths {
-				tg.paths[p], t.paths[p] = true, true
-			}
-			m.targets = append(m.targets, tg)
-			m.weights += tg.weight
-		}
-		if m.weights <= 0 {
-			return fmt.Errorf("model %s: no target has a weight above zero", mc.Name)
-		}
-		t.models[mc.Name] = m
-	}
-	for i := range cfg.Models {
-		if mc := &cfg.Models[i]; mc.Alias != "" {
-			end := cfg.Resolve(mc.Name)
-			if end == nil {
-				return fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
-			}
-			t.models[mc.Name] = t.models[end.Name]
-		}
-	}
-	return nil
-}
-
-// target is a pool as a target. model labels its metrics; "": an HTTP route's.
-func (b *builder) target(name, model string) (*target, error) {
-	pc := b.pools[name]
-	if pc == nil {
-		return nil, fmt.Errorf("no pool %s", name)
-	}
-	u, err := b.server.upstreamFor(pc, b.ups)
-	if err != nil {
-		return nil, fmt.Errorf("pool %s: %w", name, err)
-	}
-	return &target{
-		pool: name, weight: 1, plain: pc.Plain, apiKey: pc.APIKey, backend: b.backends[name], upstream: u,
-		counts: b.server.metrics.target(model, name),
-		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
-	}, nil
 }
 
 // routes puts the routes of models into the sections that they serve.
@@ -234,7 +218,7 @@ func (rt *route) allows(model string) bool {
 		return true
 	}
 	for _, pattern := range rt.models {
-		if prefix, wild := strings.CutSuffix(pattern, "*"); pattern == model || wild && strings.HasPrefix(model, prefix) {
+		if config.MatchName(pattern, model) {
 			return true
 		}
 	}
@@ -270,7 +254,7 @@ func (x *exchange) match(host string) *llm.Error {
 		x.op, want = llm.OpOther, http.MethodGet
 	case x.op == llm.OpModels:
 		want = http.MethodGet
-	case x.op == llm.OpOther && !x.table.paths[x.path]:
+	case x.op.Further() && !x.table.paths[x.path] && !x.table.elsewhere(x.op, x.path):
 		return unknown()
 	}
 	if x.r.Method != want && !(want == http.MethodGet && x.r.Method == http.MethodHead) {
@@ -279,21 +263,10 @@ func (x *exchange) match(host string) *llm.Error {
 	return nil
 }
 
-// resolve finds the model's target. What the route does not allow is answered
-// like what does not exist.
-func (x *exchange) resolve(asked string) *llm.Error {
-	x.record.ModelAsked = asked
-	m := x.table.models[asked]
-	if m == nil || !x.route.allows(asked) {
-		return llm.ModelNotFound(asked)
-	}
-	x.model, x.service, x.target = m, &m.service, m.choose()
-	x.record.Pool, x.record.ModelUsed = x.target.pool, x.target.model
-	x.record.Stream = x.req.Stream
-	if x.op == llm.OpOther && !x.upgrades() && !x.target.paths[x.path] {
-		return llm.NotFound(x.r.URL.Path)
-	}
-	return nil
+// elsewhere says that an operation may be served although no pool has its path:
+// by translation, or by a provider.
+func (t *table) elsewhere(op llm.Op, path string) bool {
+	return translates(op) || len(t.cfg.Providers) > 0 && (op != llm.OpOther || provider.PassesOn(path))
 }
 
 // choose draws a target by weight, which the weights must allow.
@@ -313,7 +286,7 @@ func (s *service) choose() *target {
 // pickRequest is what a picker may know of a request to this target.
 func (tg *target) pickRequest(id string, req *llm.Request, r *http.Request, path string) *epp.Request {
 	p := &epp.Request{
-		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: tg.model, Asked: req.Model,
+		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: cmp.Or(tg.model, req.Model), Asked: req.Model,
 		Prompt: &req.Prompt, CacheSalt: req.CacheSalt, MaxTokens: req.MaxTokens, Stream: req.Stream,
 	}
 	if r != nil {
@@ -322,20 +295,47 @@ func (tg *target) pickRequest(id string, req *llm.Request, r *http.Request, path
 	return p
 }
 
-// listModels answers /v1/models and /v1/models/{id} from the configuration.
+// model finds who serves a name: the model or alias of that name, else the most
+// specific pattern.
+func (t *table) model(name string) *model {
+	if m := t.models[name]; m != nil {
+		return m
+	}
+	for _, m := range t.patterns {
+		if config.MatchName(m.name, name) {
+			return m
+		}
+	}
+	return nil
+}
+
+// listModels answers /v1/models and /v1/models/{id} from the configuration:
+// names that the route and the key allow, and what an alias stands for.
 func (x *exchange) listModels() *llm.Error {
-	if id, one := strings.CutPrefix(x.path, "/v1/models/"); one && id != "" {
-		if x.table.models[id] == nil || !x.route.allows(id) {
+	allowed := func(name string) bool { return x.route.allows(name) && x.identity.Allows(name) }
+	one := func(name string) llm.Listed {
+		l := llm.Listed{ID: name}
+		if m := x.table.models[name]; m != nil && m.name != name {
+			l.Alias = m.name
+		}
+		return l
+	}
+	if id, ok := strings.CutPrefix(x.path, "/v1/models/"); ok && id != "" {
+		if x.table.model(id) == nil || !allowed(id) {
 			return llm.ModelNotFound(id)
 		}
-		return x.answerJSON(llm.ModelObject(id))
+		return x.answerJSON(llm.ModelObject(x.r.Header, one(id)))
 	}
 	var names []string
 	for name := range x.table.models {
-		if x.route.allows(name) {
+		if allowed(name) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return x.answerJSON(llm.ModelList(names))
+	list := make([]llm.Listed, len(names))
+	for i, name := range names {
+		list[i] = one(name)
+	}
+	return x.answerJSON(llm.ModelList(x.r.Header, list))
 }

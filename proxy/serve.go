@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/penstock/penstock/auth"
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/usage"
@@ -25,22 +27,30 @@ type exchange struct {
 	ctl      *http.ResponseController
 	writeBy  time.Time // the write deadline in force
 
-	section *section // that the request belongs to
-	route   *route   // of models; nil: an HTTP route
-	rule    *rule    // of an HTTP route; nil: a route of models
-	op      llm.Op
-	path    string // cleaned, without the route's prefix
-	body    []byte // decoded; nil once no attempt can follow
-	held    int64  // bytes counted for it
-	req     *llm.Request
-	edited  []byte   // body with the target's edits; nil: not made yet
-	model   *model   // nil on HTTP routes
-	service *service // who may answer
-	target  *target
+	section  *section // that the request belongs to
+	route    *route   // of models; nil: an HTTP route
+	rule     *rule    // of an HTTP route; nil: a route of models
+	identity *auth.Identity
+	op       llm.Op
+	path     string // cleaned, without the route's prefix
+	body     []byte // decoded; nil once no attempt can follow
+	held     int64  // bytes counted for it
+	req      *llm.Request
+	model    *model   // nil on HTTP routes
+	service  *service // who may answer
+	plan     plan     // who is left to try
+	aimed
 	picking
 	http   outgoing // on HTTP routes
 	record *usage.Record
 	progress
+}
+
+// aimed is at whom the request goes now, and what he gets.
+type aimed struct {
+	target      *target
+	edited      []byte           // body with the target's edits; nil: not made yet
+	translation *llm.Translation // of the request; nil: the target speaks the client's dialect
 }
 
 // picking is what the picker was asked and said.
@@ -75,6 +85,9 @@ func (x *exchange) serve() *llm.Error {
 		return fail
 	}
 	fail = x.match(host) // and path
+	if fail == nil {
+		fail = x.identify() // 2. who is asking, before the body is read
+	}
 	switch {
 	case fail != nil:
 		return fail
@@ -83,18 +96,17 @@ func (x *exchange) serve() *llm.Error {
 	case x.upgrades():
 		return x.upgrade()
 	}
-	// 2. who is asking: only anonymous listeners exist, see config.Listener.
 	if fail := x.readBody(); fail != nil { // 3. the bytes are kept as they came
 		return fail
 	}
-	if x.req, fail = llm.Read(x.op, x.r.Header.Get("Content-Type"), x.body, x.table.readLimits); fail != nil {
+	if x.req, fail = llm.ReadAt(x.op, x.path, x.r.Header.Get("Content-Type"), x.body, x.table.readLimits); fail != nil {
 		return fail
 	}
-	if fail := x.resolve(x.req.Model); fail != nil { // 4. the model and its target
+	if fail := x.resolve(x.req.Model); fail != nil { // 4. the model, and who of its targets may serve
 		return fail
 	}
-	a, fail := x.attempts() // 5. pick, dial, first byte; again while nothing was sent
-	if fail != nil {
+	a, fail := x.attempts()      // 5. pick or prepare, dial, first output; the next target while nothing was sent
+	if fail != nil || a == nil { // nil: the gateway has answered itself
 		return fail
 	}
 	return x.stream(a) // 6. to the client as it comes
@@ -143,6 +155,14 @@ func (x *exchange) left() time.Duration {
 	return x.service.timeouts.Total.D() - time.Since(x.record.Time)
 }
 
+// bounds are the times of the phases at the target.
+func (x *exchange) bounds() *config.Timeouts {
+	if x.target != nil && x.target.timeouts != nil {
+		return x.target.timeouts
+	}
+	return &x.service.timeouts
+}
+
 // settle ends the exchange, however it went: the picker, the record, the
 // metrics. It is the only place where they are told.
 func (x *exchange) settle() {
@@ -165,6 +185,7 @@ func (x *exchange) settle() {
 		}
 		x.pick.Done(o)
 	}
+	x.learn()
 	x.dropBody()
 	x.http.end()
 	x.server.metrics.observe(x)

@@ -162,7 +162,7 @@ func (x *exchange) readForPicker() *llm.Error {
 	case fail == nil:
 		x.req = req
 		x.record.ModelAsked, x.record.ModelUsed, x.record.Stream = req.Model, req.Model, req.Stream
-	case x.op == llm.OpOther && fail.Code != "unsupported_parameter":
+	case x.op.Further() && fail.Code != "unsupported_parameter":
 		x.body = coded
 		return nil
 	default:

@@ -18,13 +18,14 @@ import (
 	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
 )
 
 // relay carries one answer to the client.
 type relay struct {
 	x        *exchange
 	a        *answer
-	tap      *llm.Tap // nil: the bytes are not for reading
+	tap      llm.Reader // nil: the bytes are not for reading
 	sse      bool
 	flush    bool // after each chunk
 	observer epp.Observer
@@ -32,8 +33,6 @@ type relay struct {
 	now      time.Time // when the chunk in hand came: the clock is read once per chunk
 	first    time.Time // of the first token
 	last     time.Time // of the newest
-	fed      bool      // the tap has had the one piece of the answer already
-	ready    []byte    // and this is what it made of it
 }
 
 // stream sends the answer's head and then its body as it comes. From here on
@@ -41,19 +40,9 @@ type relay struct {
 func (x *exchange) stream(a *answer) *llm.Error {
 	defer a.close()
 	res := a.res
-	y := &relay{x: x, a: a, sse: a.sse, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
+	y := &relay{x: x, a: a, sse: a.sse, tap: a.reader, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
 	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
-	if x.reads() && res.Header.Get("Content-Encoding") == "" && (y.sse || mediaType(res.Header) == "application/json") {
-		o := llm.TapOptions{Op: x.op, Stream: y.sse, DropUsage: y.sse && x.asksUsage()}
-		if x.model != nil && x.model.report && (x.record.ModelUsed != x.record.ModelAsked || x.replaced()) && res.StatusCode < 300 {
-			o.AnswerModel = x.record.ModelAsked
-		}
-		y.tap = llm.NewTap(o)
-		if o.AnswerModel != "" || o.DropUsage {
-			res.Header.Del("Content-Length")
-		}
-	}
-	x.record.Served, x.record.Status = a.member.Address(), res.StatusCode
+	x.record.Served, x.record.Status = a.where(), res.StatusCode
 	y.head()
 	x.sendHead(res)
 	x.dropBody()
@@ -68,6 +57,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	if err != nil {
 		return y.failed(err)
 	}
+	a.ended()
 	trailer := http.Header{}
 	responseHeader(trailer, res.Trailer, x.target.plain)
 	for name, values := range trailer {
@@ -82,12 +72,10 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	return nil
 }
 
-// head tells the observer of the answer's head. An answer that has come whole is
-// read before that, so that its end can be told too.
+// head tells the observer of the answer's head, and of its end if it has come.
 func (y *relay) head() {
 	res := y.a.res
-	if w, ok := y.observer.(epp.WholeObserver); ok && y.tap != nil && !y.sse && y.a.n > 0 && y.a.err == io.EOF {
-		y.ready, y.fed = y.tap.Feed((*y.a.buf)[:y.a.n]), true
+	if w, ok := y.observer.(epp.WholeObserver); ok && y.a.fed && !y.sse && y.a.err == io.EOF {
 		w.Whole(res.StatusCode, res.Header, y.tap.Usage())
 	} else if y.observer != nil {
 		y.observer.Head(res.StatusCode, res.Header)
@@ -96,7 +84,7 @@ func (y *relay) head() {
 
 // reads says that the answer is one of a model, in a form that a tap knows.
 func (x *exchange) reads() bool {
-	return x.rule == nil || !x.target.plain && x.op != llm.OpOther && x.op != llm.OpModels
+	return x.rule == nil || !x.target.plain && !x.op.Further() && x.op != llm.OpModels
 }
 
 func (x *exchange) sendHead(res *http.Response) {
@@ -105,13 +93,22 @@ func (x *exchange) sendHead(res *http.Response) {
 		x.target.http.response.apply(res.Header)
 		x.rule.response.apply(res.Header)
 	}
-	responseHeader(h, res.Header, x.target.plain)
+	if x.target.provider != nil {
+		provider.ResponseHeader(h, res.Header)
+	} else {
+		responseHeader(h, res.Header, x.target.plain)
+	}
 	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
-	if x.target.model != "" {
+	if x.record.ModelUsed != "" {
 		h.Set("X-Model-Used", x.record.ModelUsed)
 	}
-	if !x.target.plain && strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+	x.tellRouting(h)
+	if x.translation != nil {
+		h.Set("Content-Type", x.contentType())
+		h.Del("Content-Length")
+	}
+	if !x.target.plain && strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") {
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no")
 	}
@@ -151,9 +148,9 @@ func (e errClient) Unwrap() error { return e.error }
 
 func (y *relay) copyBody() error {
 	a := y.a
-	idle := y.x.service.timeouts.Idle.D()
+	idle := y.x.bounds().Idle.D()
 	if y.x.target.plain {
-		idle = y.x.service.timeouts.Total.D() // a stream may be silent for as long as both sides like
+		idle = y.x.bounds().Total.D() // a stream may be silent for as long as both sides like
 	}
 	a.phase.enter(&errIdleTimeout, idle)
 	piece := func(p []byte) error {
@@ -165,7 +162,14 @@ func (y *relay) copyBody() error {
 		return nil
 	}
 	err := error(nil)
-	if a.n > 0 {
+	switch {
+	case a.fed:
+		y.now = time.Now()
+		err = y.emit(a.raw, a.out, y.tap.Tokens())
+		a.raw, a.out = nil, nil
+		a.phase.extend(y.now, idle)
+		y.x.waits()
+	case a.n > 0:
 		err = piece((*a.buf)[:a.n])
 	}
 	if err == nil && a.err != io.EOF {
@@ -215,19 +219,20 @@ func each(body io.Reader, buf []byte, f func([]byte) error) error {
 	}
 }
 
-// pass sends one chunk on.
+// pass reads one chunk and sends it on.
 func (y *relay) pass(in []byte) error {
 	out, tokens := in, 0
 	y.now = time.Now()
 	if y.tap != nil {
 		before := y.tap.Tokens()
-		if out = y.ready; y.fed {
-			before = 0
-		} else {
-			out = y.tap.Feed(in)
-		}
+		out = y.tap.Feed(in)
 		tokens = y.tap.Tokens() - before
 	}
+	return y.emit(in, out, tokens)
+}
+
+// emit sends out, which is what in came to, and counts the tokens in it.
+func (y *relay) emit(in, out []byte, tokens int) error {
 	if tokens > 0 {
 		y.last = y.now
 		if y.first.IsZero() {
@@ -318,7 +323,7 @@ func (y *relay) failed(err error) *llm.Error {
 	}
 	switch cause := context.Cause(y.a.ctx); {
 	case cause == errIdleTimeout:
-		y.a.member.Report(pool.TimedOut)
+		y.a.report(pool.TimedOut)
 		return x.timedOut(cause)
 	case cause == errTotalTimeout, cause == errBackendTimeout:
 		return x.timedOut(cause)
@@ -331,7 +336,7 @@ func (y *relay) failed(err error) *llm.Error {
 	case x.http.source.failed() != nil:
 		return uploadError(x.http.source.failed())
 	}
-	y.a.member.Report(pool.Reset)
+	y.a.report(pool.Reset)
 	return llm.UpstreamFailed("the model server broke off its answer")
 }
 

@@ -34,8 +34,11 @@ func (x *exchange) upgrade() *llm.Error {
 		return llm.InvalidRequest("model", "an upgraded connection names its model in the query: ?model=NAME")
 	}
 	x.req = &llm.Request{Op: llm.OpOther, Model: name, Stream: true, N: 1}
-	if fail := x.resolve(name); fail != nil && x.model == nil {
+	if fail := x.resolve(name); fail != nil {
 		return fail
+	}
+	if x.target.provider != nil {
+		return llm.UpgradeRefused(x.r.Header.Get("Upgrade"))
 	}
 	return x.handOver()
 }
@@ -57,7 +60,7 @@ func (x *exchange) handOver() *llm.Error {
 		if f.blame {
 			m.Report(f.outcome)
 		}
-		if x.rule == nil || f.reached || !f.retry || !x.mayRetry(n, false) {
+		if x.rule == nil || f.reached || !f.retry || !x.mayRetry(false) {
 			return f.reply
 		}
 		tried = append(tried, m.Address())

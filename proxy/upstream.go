@@ -16,6 +16,7 @@ import (
 	"github.com/penstock/penstock/internal/certs"
 	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
 )
 
 // upstream is the connections to the members of pools with one protocol and
@@ -36,7 +37,8 @@ type transport interface {
 // upstreamKey tells which pools may share connections.
 type upstreamKey struct {
 	protocol config.Protocol
-	identity [sha256.Size]byte // of the TLS side, its files included; zero: none
+	identity [sha256.Size]byte  // of the TLS side, its files included; zero: none
+	provider *provider.Provider // nil: a pool
 }
 
 func keyOf(p *config.Pool) (upstreamKey, certs.Client) {
@@ -78,6 +80,20 @@ func (s *Server) upstreamFor(p *config.Pool, built map[upstreamKey]*upstream) (*
 	}
 	built[key] = u
 	return u, nil
+}
+
+// upstreamOf finds or builds the upstream of a provider.
+func (s *Server) upstreamOf(p *provider.Provider, built map[upstreamKey]*upstream) *upstream {
+	key := upstreamKey{provider: p}
+	if u := built[key]; u != nil {
+		return u
+	}
+	u := s.upstreams[key]
+	if u == nil {
+		u = &upstream{transport: p.Transport()}
+	}
+	built[key] = u
+	return u
 }
 
 func newUpstream(protocol config.Protocol, id certs.Client) (*upstream, error) {

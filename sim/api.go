@@ -5,7 +5,6 @@ package sim
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,8 +16,8 @@ import (
 	"sync/atomic"
 )
 
-// api is the OpenAI front of a simulated server or provider. What it asks of
-// what stands behind is a generator.
+// api is the OpenAI front of a simulated server. What it asks of what stands
+// behind is a generator.
 type api struct {
 	name      string // in x-sim-server and in ids
 	models    *models
@@ -26,8 +25,6 @@ type api struct {
 	blockSize int
 	maxLen    int // prompt and output tokens of one sequence
 	seed      uint64
-	provider  bool                                                  // errors and headers as a managed provider has them
-	admit     func(key string, h http.Header, tokens int) *apiError // rate limits; nil: none
 	faults    *faultBox
 	ledger    *ledger
 	nextID    atomic.Uint64
@@ -50,7 +47,7 @@ func (a *api) routes(mux *http.ServeMux) {
 // handle registers an endpoint that faults befall.
 func (a *api) handle(mux *http.ServeMux, pattern string, h func(http.ResponseWriter, *http.Request, Faults)) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if f := a.faults.deal(); !f.before(w, r, a.closing) {
+		if f := a.faults.deal("", ""); !f.before(w, r, a.closing) {
 			h(w, r, f)
 		}
 	})
@@ -160,27 +157,8 @@ func encode(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// refuse writes an error, as a provider words it if the api is one.
-func (a *api) refuse(w http.ResponseWriter, e *apiError) {
-	if a.provider {
-		e.word()
-	}
-	writeError(w, e)
-}
-
-// word changes what differs in the errors of a managed provider.
-func (e *apiError) word() {
-	switch e.Status {
-	case http.StatusNotFound:
-		e.Code = cmp.Or[any](e.Code, "model_not_found")
-	case http.StatusTooManyRequests:
-		return // worded by the limiter
-	}
-	e.Type = "invalid_request_error"
-	if e.Status >= 500 {
-		e.Type, e.Code = "server_error", nil
-	}
-}
+// refuse writes an error.
+func (a *api) refuse(w http.ResponseWriter, e *apiError) { writeError(w, e) }
 
 // body reads the request.
 func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
@@ -228,12 +206,6 @@ func (a *api) begin(w http.ResponseWriter, r *http.Request, f Faults, g *generat
 	j := newJob()
 	for i, p := range g.prompts {
 		if e := a.choices(j, g, p, i); e != nil {
-			a.refuse(w, e)
-			return nil
-		}
-	}
-	if a.admit != nil {
-		if e := a.admit(r.Header.Get("Authorization"), w.Header(), j.asked()); e != nil {
 			a.refuse(w, e)
 			return nil
 		}
@@ -463,9 +435,6 @@ func (a *api) getModel(w http.ResponseWriter, r *http.Request) {
 func (a *api) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Sim-Server", a.name)
-		if a.provider {
-			w.Header().Set("X-Request-Id", fmt.Sprintf("req_%s_%d", a.name, a.nextID.Add(1)))
-		}
 		if isControl(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return

@@ -14,14 +14,18 @@ import (
 func isControl(path string) bool { return strings.HasPrefix(path, "/sim/") }
 
 // control registers the paths that steer and watch the simulation.
-func (a *api) control(mux *http.ServeMux, set func(Faults) error) {
-	mux.HandleFunc("GET /sim/stats", a.statsPage)
+func control(mux *http.ServeMux, faults *faultBox, stats func() Stats, set func(Faults) error) {
+	mux.HandleFunc("GET /sim/stats", func(w http.ResponseWriter, r *http.Request) { statsPage(w, r, stats()) })
 	mux.HandleFunc("GET /sim/faults", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, a.faults.get())
+		writeJSON(w, http.StatusOK, faults.get())
 	})
 	mux.HandleFunc("POST /sim/faults", func(w http.ResponseWriter, r *http.Request) {
 		f, err := ReadFaults(r.Body)
 		if err != nil {
+			writeError(w, &apiError{Status: http.StatusBadRequest, Message: err.Error(), Type: "BadRequestError"})
+			return
+		}
+		if err := faults.refuses(&f); err != nil {
 			writeError(w, &apiError{Status: http.StatusBadRequest, Message: err.Error(), Type: "BadRequestError"})
 			return
 		}
@@ -36,7 +40,7 @@ func (a *api) control(mux *http.ServeMux, set func(Faults) error) {
 	})
 }
 
-func (a *api) statsPage(w http.ResponseWriter, r *http.Request) {
+func statsPage(w http.ResponseWriter, r *http.Request, s Stats) {
 	last := keptRecords
 	if v := r.URL.Query().Get("last"); v != "" {
 		n, err := strconv.Atoi(v)
@@ -46,5 +50,7 @@ func (a *api) statsPage(w http.ResponseWriter, r *http.Request) {
 		}
 		last = n
 	}
-	writeJSON(w, http.StatusOK, a.ledger.read(last))
+	s.Records = s.Records[max(0, len(s.Records)-last):]
+	s.Seen = s.Seen[max(0, len(s.Seen)-last):]
+	writeJSON(w, http.StatusOK, s)
 }

@@ -275,29 +275,42 @@ func (a *api) transcribe(w http.ResponseWriter, r *http.Request, f Faults) {
 }
 
 func readUpload(body io.Reader, contentType string) (model string, size int64, err error) {
+	form, err := readForm(body, contentType)
+	return form.fields["model"], form.size, err
+}
+
+// uploadForm is multipart form data with a file, of which only the size counts.
+type uploadForm struct {
+	fields map[string]string
+	size   int64
+}
+
+const mostFormFields = 64
+
+func readForm(body io.Reader, contentType string) (f uploadForm, err error) {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "multipart/form-data" {
-		return "", 0, errors.New("the body is not multipart form data")
+		return f, errors.New("the body is not multipart form data")
 	}
+	f.fields = map[string]string{}
 	parts := multipart.NewReader(body, params["boundary"])
 	for {
 		part, err := parts.NextPart()
 		if err == io.EOF {
-			return model, size, nil
+			return f, nil
 		}
 		if err != nil {
-			return "", 0, fmt.Errorf("multipart: %w", err)
+			return f, fmt.Errorf("multipart: %w", err)
 		}
-		switch part.FormName() {
-		case "file":
-			size, err = io.Copy(io.Discard, part)
-		case "model":
-			var name []byte
-			name, err = io.ReadAll(io.LimitReader(part, 4096))
-			model = string(name)
+		if part.FormName() == "file" {
+			f.size, err = io.Copy(io.Discard, part)
+		} else if len(f.fields) < mostFormFields {
+			var value []byte
+			value, err = io.ReadAll(io.LimitReader(part, 4096))
+			f.fields[part.FormName()] = string(value)
 		}
 		if err != nil {
-			return "", 0, fmt.Errorf("multipart: %w", err)
+			return f, fmt.Errorf("multipart: %w", err)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 )
 
 // Audit recounts the references and the free list of an engine.
@@ -64,6 +66,67 @@ func Audit(e *Engine) error {
 		return fmt.Errorf("%d ids, %d running, %d waiting", len(e.byID), len(e.running), len(e.waiting))
 	}
 	return nil
+}
+
+// ParseProviderBody reads the body of a request to a provider, makes the answer
+// and checks what the handlers rely on.
+func ParseProviderBody(p *Provider, shape string, body []byte) error {
+	var t *turn
+	var bad *problem
+	c := &call{p: p, body: body, r: httptest.NewRequest("POST", "/", nil)}
+	switch shape {
+	case "anthropic":
+		t, bad = readAnthropic(body, &p.maker.secret, false)
+	case "bedrock":
+		t, bad = readConverse(body, "m", &p.maker.secret)
+	case "gemini":
+		t, _, bad = readGemini(body, "gemini-3-m", &p.maker.secret)
+	case "openai":
+		t, bad = p.readChat(body, "")
+	case "completions":
+		t, _, bad = p.readCompletion(body, "")
+	case "responses":
+		_, t, bad = c.readResponse()
+	case "rerank":
+		if _, bad = readRerank(body, "return_documents"); bad == nil {
+			return nil
+		}
+	}
+	if bad != nil {
+		for _, name := range Shapes() {
+			_, v := newShape(name).wording(http.Header{}, bad, "id")
+			encode(v)
+		}
+		return errors.New(bad.message)
+	}
+	if t.n < 1 || t.n > 128 || t.bounded && t.bounds.most < 1 || len(t.messages) == 0 && len(t.prompts) == 0 {
+		panic(fmt.Sprintf("accepted %+v", t))
+	}
+	t.bounds.most = min(max(1, t.bounds.most), 4096)
+	t.bounds.least, t.n = min(t.bounds.least, t.bounds.most), 1
+	prompt, marks := t.render()
+	p.cache.look("", prompt, marks, t.marked)
+	for _, a := range p.maker.answers(t, prompt, "id", true) {
+		if n, _ := a.count(); n > t.bounds.most {
+			panic(fmt.Sprintf("%d tokens, at most %d", n, t.bounds.most))
+		}
+	}
+	return nil
+}
+
+// Canonical reads a signed request as the check of signatures does.
+func Canonical(authorization, path, query string) {
+	_, signed, _, ok := parseAuthorization(authorization)
+	r := httptest.NewRequest("POST", "/", nil)
+	r.URL.Path, r.URL.RawQuery = path, query
+	if ok {
+		canonicalRequest(r, signed, nil)
+	}
+}
+
+// Sign is the signature that the check expects.
+func Sign(secret string, scope []string, date string, r *http.Request, signed []string, body []byte) string {
+	return sign(secret, scope, date, canonicalRequest(r, signed, body))
 }
 
 // ParseBody reads the body of a request to an endpoint and checks what the

@@ -5,10 +5,12 @@ package sim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -41,13 +43,16 @@ type Faults struct {
 	CutAfter int `json:"cutAfter,omitzero"`
 	// Garbage sends bytes that are neither JSON nor UTF-8 within the answer.
 	Garbage bool `json:"garbage,omitzero"`
-	// Usage falsifies the usage: "missing", "zero", "huge" or "negative".
+	// Usage falsifies the usage: "missing", "zero", "huge", "negative", and of
+	// a provider "double", and "every" for the usage so far in every event.
 	Usage string `json:"usage,omitzero"`
 	// Early answers 200 before the request body was read, and closes.
 	Early bool `json:"early,omitzero"`
 	// Endless sends "headers", "events" or one "line" of an event without end,
 	// until the client leaves.
 	Endless string `json:"endless,omitzero"`
+
+	ProviderFaults
 }
 
 // Check says what is wrong with the values.
@@ -61,21 +66,21 @@ func (f *Faults) Check() error {
 		return fmt.Errorf("sim: faults: status: %d is not an error status", f.Status)
 	}
 	switch f.Usage {
-	case "", "missing", "zero", "huge", "negative":
+	case "", "missing", "zero", "huge", "negative", "double", "every":
 	default:
-		return fmt.Errorf("sim: faults: usage: %q is not missing, zero, huge or negative", f.Usage)
+		return fmt.Errorf("sim: faults: usage: %q is not missing, zero, huge, negative, double or every", f.Usage)
 	}
 	switch f.Endless {
 	case "", "headers", "events", "line":
 	default:
 		return fmt.Errorf("sim: faults: endless: %q is not headers, events or line", f.Endless)
 	}
-	return nil
+	return f.ProviderFaults.check()
 }
 
 // perRequest is the part that Rate governs.
 func (f Faults) perRequest() Faults {
-	f.Refuse, f.Crash, f.Hang, f.Slow = 0, 0, false, 0
+	f.Refuse, f.Crash, f.Hang = 0, 0, false
 	return f
 }
 
@@ -98,6 +103,7 @@ type faultBox struct {
 	faults Faults
 	seed   uint64
 	dealt  uint64
+	server bool // of a [Server]
 }
 
 func (b *faultBox) set(f Faults) {
@@ -113,15 +119,32 @@ func (b *faultBox) get() Faults {
 	return b.faults
 }
 
-// deal gives the faults of one request: deterministic in seed and order.
-func (b *faultBox) deal() Faults {
+// refuses says that the faults are not for this kind of simulation.
+func (b *faultBox) refuses(f *Faults) error {
+	if b.server && (!reflect.ValueOf(f.ProviderFaults).IsZero() || f.Usage == "double" || f.Usage == "every") {
+		return errors.New("sim: faults: some of them are for providers only")
+	}
+	return nil
+}
+
+// deal gives the faults of one request: the next of the script, or else what
+// stands; deterministic in seed and order.
+func (b *faultBox) deal(model, key string) Faults {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.faults
+	if len(f.Script) > 0 && f.Script[0].concerns(model, key) {
+		f = b.faults.Script[0]
+		b.faults.Script = b.faults.Script[1:]
+	}
+	f.Script = nil
+	if !f.concerns(model, key) {
+		return Faults{}
+	}
 	if f.Rate > 0 && f.Rate < 1 {
 		b.dealt++
 		if float64(mix(b.seed+b.dealt)>>11)/(1<<53) >= f.Rate {
-			return Faults{}
+			return Faults{Slow: f.Slow}
 		}
 	}
 	return f.perRequest()

@@ -4,6 +4,7 @@
 package sim_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/penstock/penstock/sim"
@@ -37,4 +38,44 @@ func FuzzRequest(f *testing.F) {
 		}
 		_ = sim.ParseBody(paths[path], body)
 	})
+}
+
+// FuzzProviderRequest holds the same of the readers of a provider.
+func FuzzProviderRequest(f *testing.F) {
+	shapes := []string{"anthropic", "bedrock", "gemini", "openai", "completions", "responses", "rerank"}
+	for _, s := range speakers() {
+		for _, more := range []string{"", "tools", "think", "bound"} {
+			_, body := s.send(true, "use tools", more)
+			for i := range shapes {
+				f.Add(i, []byte(body))
+			}
+		}
+	}
+	for _, body := range []string{
+		`{"model":"m","query":"q","documents":["a",{"text":"b"}],"top_n":1}`,
+		`{"model":"m","max_tokens":3,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"u"}},{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"x"}]}]}]}`,
+		`{"messages":[{"role":"user","content":[{"image":{"format":"png","source":{"bytes":"AAAA"}}},{"cachePoint":{"type":"default"}}]}]}`,
+		`{"contents":[{"parts":[{"inline_data":{"mime_type":"image/png","data":"AAAA"}},{"thought_signature":"x","function_call":{"name":"f","args":{"a_b":1}}}]}]}`,
+		`{"model":"m","input":[{"type":"reasoning","id":"rs_1","encrypted_content":"AAAA"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]}`,
+		`{"$defs":{"a":{"$ref":"#/a"}},"model":"m","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}}}}}`,
+	} {
+		for i := range shapes {
+			f.Add(i, []byte(body))
+		}
+	}
+	p := sim.NewProvider(sim.ProviderConfig{})
+	f.Cleanup(func() { _ = p.Close(context.Background()) })
+	f.Fuzz(func(_ *testing.T, shape int, body []byte) {
+		if shape < 0 || shape >= len(shapes) {
+			return
+		}
+		_ = sim.ParseProviderBody(p, shapes[shape], body)
+	})
+}
+
+// FuzzSignature holds that no signed request breaks the check.
+func FuzzSignature(f *testing.F) {
+	f.Add("AWS4-HMAC-SHA256 Credential=A/20260101/r/bedrock/aws4_request, SignedHeaders=host;x-amz-date, Signature=00", "/model/a:b/converse", "a=b&c")
+	f.Add("AWS4-HMAC-SHA256 Credential=,,=", "", "%zz")
+	f.Fuzz(func(_ *testing.T, authorization, path, query string) { sim.Canonical(authorization, path, query) })
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // generator makes the tokens of a job appear over time: the engine of a
-// [Server] or the latency model of a [Provider].
+// [Server].
 type generator interface {
 	// start queues the job or says why not; tokens then appear by themselves.
 	start(j *job) error
@@ -119,7 +119,7 @@ func (j *job) done() bool {
 
 // counts are the tokens of a job so far. Choices of one prompt share it: it
 // counts once, as the leader saw it.
-type counts struct{ prompt, cached, output int }
+type counts struct{ prompt, cached, written, output, reasoning int }
 
 func (j *job) counts() (n counts) {
 	j.mu.Lock()
@@ -130,17 +130,6 @@ func (j *job) counts() (n counts) {
 			n.cached += c.progress.cached
 		}
 		n.output += c.progress.tokens
-	}
-	return n
-}
-
-// asked is what the job may take: prompts once, and all output.
-func (j *job) asked() (n int) {
-	for _, c := range j.choices {
-		if c.leader == nil {
-			n += c.request.PromptTokens
-		}
-		n += c.request.OutputTokens
 	}
 	return n
 }

@@ -22,6 +22,13 @@ type Stats struct {
 	OutputTokens int64            `json:"outputTokens"`
 	Paths        map[string]int64 `json:"paths"`   // requests by path, refused ones and scrapes too
 	Records      []Record         `json:"records"` // of ended requests, oldest first, the last 4096
+
+	// Of a provider: all requests that arrived, by credential and model, and
+	// the headers of the newest.
+	Attempts  int64   `json:"attempts,omitzero"`
+	Cancelled int64   `json:"cancelled,omitzero"` // the client left before the end, in whatever state
+	Calls     []Calls `json:"calls,omitempty"`
+	Seen      []Seen  `json:"seen,omitempty"`
 }
 
 // Record is one request.

@@ -6,70 +6,158 @@ package sim
 import (
 	"cmp"
 	"context"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
+	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// ProviderConfig is a simulated managed provider in OpenAI form. The zero
-// value takes any key, has no limits and answers fast.
+// ProviderConfig is a simulated managed provider. The zero value speaks
+// OpenAI's API, takes any key, has no limits and answers fast.
 type ProviderConfig struct {
-	Name              string        // default "provider"
-	Models            []string      // default "gpt-sim"
-	Keys              []string      // accepted API keys; none: no check
-	TTFT              time.Duration // median; default 200 ms
-	ITL               time.Duration // median; default 10 ms
-	RequestsPerMinute int           // per key; 0: no limit
-	TokensPerMinute   int           // per key, prompt and possible output; 0: no limit
-	MaxModelLen       int           // default 128,000
+	Name              string         // default "provider"
+	Shape             string         // openai (default), azure, anthropic, gemini, bedrock or cohere
+	Models            []string       // default "gpt-sim"; names that begin with "o-sim" are reasoning models
+	Snapshot          string         // what answers add to the model's name, such as "-2026-01-01"
+	Keys              []string       // accepted API keys; none and no AccessKeys: no check
+	AccessKeys        []AccessKey    // bedrock: accepted for signatures
+	TokenKey          *rsa.PublicKey // gemini: of the service accounts that POST /token takes; nil: any
+	Region            string         // bedrock: in the scope of signatures; default us-east-1
+	TTFT              time.Duration  // median; default 200 ms
+	ITL               time.Duration  // median; default 10 ms
+	RequestsPerMinute int            // per key; 0: no limit
+	TokensPerMinute   int            // per key, prompt and possible output; 0: no limit
+	MaxModelLen       int            // default 128,000
+	CacheMin          int            // tokens of the shortest prefix that is cached; default 1024, -1: no caching
+	Quirks            []string       // see [Quirks]
+	KeepBodies        bool           // the newest requests' bodies are in the stats
 	Seed              uint64
 	Faults            Faults
 }
 
-// Provider is a managed model API: no engine, no cache, no metrics; latencies
-// from one distribution whatever the load, and limits per key. Its faults are
-// those of a Server; Crash and Refuse concern its listener.
-type Provider struct {
-	cfg    ProviderConfig
-	api    *api
-	host   *host
-	limits *limiter
-	close  sync.Once
+// AccessKey is a pair of AWS. With a session token that must come too.
+type AccessKey struct{ ID, Secret, SessionToken string }
 
-	mu      sync.Mutex // guards cancels
-	cancels map[*job]context.CancelFunc
+// Quirks are what some servers of OpenAI's shape refuse: stream_options,
+// max_tokens, the role developer, more than one choice, fields that they do not
+// know (422); and that they show reasoning as reasoning_content.
+func Quirks() []string {
+	return []string{"no-stream-options", "no-max-tokens", "no-developer", "no-n", "unknown-422", "reasoning-content"}
+}
+
+// Shapes are the names of the shapes.
+func Shapes() []string {
+	return []string{"openai", "azure", "anthropic", "gemini", "bedrock", "cohere"}
+}
+
+// Check says what is wrong with the values.
+func (c *ProviderConfig) Check() error {
+	if c.Shape != "" && !slices.Contains(Shapes(), c.Shape) {
+		return fmt.Errorf("sim: shape: %q is not one of %s", c.Shape, strings.Join(Shapes(), ", "))
+	}
+	for _, q := range c.Quirks {
+		if !slices.Contains(Quirks(), q) {
+			return fmt.Errorf("sim: quirk: %q is not one of %s", q, strings.Join(Quirks(), ", "))
+		}
+	}
+	for _, k := range c.AccessKeys {
+		if k.ID == "" || k.Secret == "" || c.Shape != "bedrock" {
+			return errors.New("sim: access keys: an ID and a secret are needed, and the shape bedrock")
+		}
+	}
+	return c.Faults.Check()
+}
+
+// Provider is a managed model API: no engine and no metrics; latencies from one
+// distribution whatever the load, limits and cached prefixes per key. Its
+// faults are those of a Server and [ProviderFaults]; Crash and Refuse concern
+// its listener.
+type Provider struct {
+	cfg     ProviderConfig
+	shape   shape
+	host    *host
+	maker   maker
+	limits  *limiter
+	cache   *prefixCache
+	faults  *faultBox
+	ledger  *ledger
+	witness *witness
+	stored  *turnStore
+	created int64
+	nextID  atomic.Uint64
+	close   sync.Once
+	closing chan struct{} // ends hung and endless requests
+	dead    chan struct{} // ends answers
 	running sync.WaitGroup
 }
 
-// NewProvider makes a provider. Close must be called.
+// shape is the API of a provider: its paths, credentials, errors and headers.
+type shape interface {
+	routes(p *Provider, mux *http.ServeMux)
+	// credential finds the key of a request and says what is wrong with it.
+	credential(p *Provider, r *http.Request, body []byte) (key string, bad *problem)
+	// wording is an error as the API words it. It may set headers.
+	wording(h http.Header, e *problem, id string) (status int, body any)
+	// limited writes the state of the rate limits into headers.
+	limited(h http.Header, l limitState)
+}
+
+func newShape(name string) shape {
+	switch name {
+	case "azure":
+		return azureShape{}
+	case "anthropic":
+		return anthropicShape{}
+	case "gemini":
+		return geminiShape{}
+	case "bedrock":
+		return bedrockShape{}
+	case "cohere":
+		return cohereShape{}
+	}
+	return openaiShape{}
+}
+
+// NewProvider makes a provider. [ProviderConfig.Check] says beforehand whether
+// the values make sense; unknown names count as the default. Close must be
+// called.
 func NewProvider(cfg ProviderConfig) *Provider {
 	cfg.Name = cmp.Or(cfg.Name, "provider")
+	cfg.Shape = cmp.Or(cfg.Shape, "openai")
+	cfg.Region = cmp.Or(cfg.Region, "us-east-1")
 	cfg.TTFT = cmp.Or(cfg.TTFT, 200*time.Millisecond)
 	cfg.ITL = cmp.Or(cfg.ITL, 10*time.Millisecond)
 	cfg.MaxModelLen = cmp.Or(cfg.MaxModelLen, 128_000)
+	cfg.CacheMin = cmp.Or(cfg.CacheMin, 1024)
+	if cfg.CacheMin < 0 {
+		cfg.CacheMin = 1 << 40
+	}
 	if len(cfg.Models) == 0 {
 		cfg.Models = []string{"gpt-sim"}
 	}
 	p := &Provider{
-		cfg: cfg, cancels: map[*job]context.CancelFunc{},
+		cfg: cfg, shape: newShape(cfg.Shape), created: time.Now().Unix(),
+		maker:  maker{seed: cfg.Seed, secret: newSealer(cfg.Name, cfg.Seed)},
 		limits: &limiter{requests: cfg.RequestsPerMinute, tokens: cfg.TokensPerMinute, byKey: map[string]*spent{}},
+		cache:  &prefixCache{least: cfg.CacheMin}, stored: &turnStore{},
+		faults: &faultBox{seed: cfg.Seed}, ledger: &ledger{}, witness: &witness{bodies: cfg.KeepBodies},
+		closing: make(chan struct{}), dead: make(chan struct{}),
 	}
-	p.api = &api{
-		name: cfg.Name, models: &models{base: cfg.Models, created: time.Now().Unix()}, generator: p, blockSize: 16,
-		maxLen: cfg.MaxModelLen, seed: cfg.Seed, provider: true, admit: p.limits.admit,
-		faults: &faultBox{seed: cfg.Seed}, ledger: &ledger{}, stored: &storedResponses{}, closing: make(chan struct{}),
-	}
-	p.api.faults.set(cfg.Faults)
+	p.faults.set(cfg.Faults)
 	mux := http.NewServeMux()
-	p.api.routes(mux)
-	p.api.control(mux, p.SetFaults)
-	p.host = newHost(p.api.gate(p.authenticate(mux)))
+	p.shape.routes(p, mux)
+	p.handle(mux, "/", func(c *call) {
+		c.refuse(&problem{class: "path", message: "There is nothing at " + c.r.Method + " " + c.r.URL.Path + "."})
+	})
+	control(mux, p.faults, p.Stats, p.SetFaults)
+	p.host = newHost(mux)
 	return p
 }
 
@@ -88,28 +176,27 @@ func (p *Provider) Listen(addr string) (string, error) {
 // Close is as [Server.Close].
 func (p *Provider) Close(ctx context.Context) (err error) {
 	p.close.Do(func() {
-		close(p.api.closing)
+		close(p.closing)
 		err = p.host.close(ctx)
-		p.mu.Lock()
-		for j, cancel := range p.cancels {
-			cancel()
-			j.fail(errClosed)
-		}
-		p.mu.Unlock()
+		close(p.dead)
 		p.running.Wait()
 	})
 	return err
 }
 
 // Stats is the provider's own count of what it served.
-func (p *Provider) Stats() Stats { return p.api.ledger.read(keptRecords) }
+func (p *Provider) Stats() Stats {
+	s := p.ledger.read(keptRecords)
+	p.witness.report(&s)
+	return s
+}
 
 // SetFaults replaces the faults.
 func (p *Provider) SetFaults(f Faults) error {
 	if err := f.Check(); err != nil {
 		return err
 	}
-	p.api.faults.set(f)
+	p.faults.set(f)
 	p.happen(f)
 	return nil
 }
@@ -121,128 +208,90 @@ func (p *Provider) happen(f Faults) {
 	}
 }
 
-// authenticate checks the key.
-func (p *Provider) authenticate(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		known := len(p.cfg.Keys) == 0 || bearer && slices.Contains(p.cfg.Keys, key)
-		if !known && !isControl(r.URL.Path) {
-			writeError(w, &apiError{
-				Status: http.StatusUnauthorized, Message: "Incorrect API key provided.",
-				Type: "invalid_request_error", Code: "invalid_api_key",
-			})
-			return
-		}
-		next.ServeHTTP(w, r)
+// handle registers an endpoint: the request is noted, its credential checked,
+// and a fault may befall it.
+func (p *Provider) handle(mux *http.ServeMux, pattern string, h func(*call)) {
+	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		p.ledger.path(r.URL.Path)
+		id := fmt.Sprintf("%s_%d", p.cfg.Name, p.nextID.Add(1))
+		c := &call{p: p, w: w, r: r, id: id, arrival: time.Now()}
+		w.Header().Set("X-Sim-Server", p.cfg.Name)
+		p.serve(c, h)
 	})
 }
 
-// start gives each choice a goroutine that counts its tokens up.
-func (p *Provider) start(j *job) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	p.mu.Lock()
-	p.cancels[j] = cancel
-	p.mu.Unlock()
-	slow := cmp.Or(p.api.faults.get().Slow, 1)
-	for _, c := range j.choices {
-		p.running.Go(func() { p.generate(ctx, c, slow) })
+func (p *Provider) serve(c *call, h func(*call)) {
+	p.running.Add(1)
+	defer p.running.Done()
+	standing := p.faults.get()
+	if !standing.Hang && standing.Early && standing.Rate == 0 && c.r.Method == http.MethodPost {
+		c.faults = p.faults.deal("", "") // before the body was read
+		c.faults.before(c.w, c.r, p.closing)
+		return
 	}
-	return nil
-}
-
-func (p *Provider) generate(ctx context.Context, c *choice, slow float64) {
-	rng := rand.New(rand.NewPCG(c.request.Seed, p.cfg.Seed))
-	timer := time.NewTimer(vary(rng, p.cfg.TTFT, slow))
-	defer timer.Stop()
-	for n := 1; n <= c.request.OutputTokens; n++ {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
-		c.update(func(s *progress) {
-			s.tokens, s.done = n, n == c.request.OutputTokens
-			if n == 1 {
-				s.first = time.Now()
-			}
-		})
-		timer.Reset(vary(rng, p.cfg.ITL, slow))
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, mostBody))
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		c.refuse(&problem{class: "tooLarge", message: "The request is too large."})
+		return
+	} else if err != nil {
+		c.refuse(&problem{class: "invalid", message: "The body could not be read."})
+		return
 	}
-}
-
-// vary is 0.7 to 1.3 times the median, and three times that for one in twenty.
-func vary(rng *rand.Rand, median time.Duration, slow float64) time.Duration {
-	factor := 0.7 + 0.6*rng.Float64()
-	if rng.IntN(20) == 0 {
-		factor *= 3
+	c.body = body
+	c.asked = askedModel(c.r, body)
+	key, bad := p.shape.credential(p, c.r, body)
+	c.key = key
+	c.seen = p.witness.arrive(c.r, key, c.asked, body)
+	defer c.settle()
+	if standing.Hang {
+		p.hang(c)
 	}
-	return time.Duration(float64(median) * factor * slow)
-}
-
-func (p *Provider) abort(j *job) {
-	p.mu.Lock()
-	cancel := p.cancels[j]
-	delete(p.cancels, j)
-	p.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	if bad != nil {
+		c.refuse(bad)
+		return
 	}
-	for _, c := range j.choices {
-		c.update(func(s *progress) { s.done, s.aborted = true, s.aborted || !s.done })
+	if c.r.Method == http.MethodPost { // what only reads never fails
+		c.faults = p.faults.deal(c.asked, key)
+	}
+	if !c.befall() {
+		h(c)
 	}
 }
 
-// limiter counts requests and tokens per key in windows of one minute.
-type limiter struct {
-	requests, tokens int // per minute; 0: no limit
-	mu               sync.Mutex
-	byKey            map[string]*spent
+// hang keeps a request until its client leaves or the provider closes.
+func (p *Provider) hang(c *call) {
+	select {
+	case <-c.r.Context().Done():
+	case <-p.closing:
+	}
+	panic(http.ErrAbortHandler)
 }
 
-type spent struct {
-	requests, tokens int
-	until            time.Time // end of the window
-}
-
-// admit takes a request with so many tokens, prompt and possible output, and
-// sets the headers; or says that it is too much.
-func (l *limiter) admit(key string, h http.Header, tokens int) *apiError {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	s := l.byKey[key]
-	if s == nil || !now.Before(s.until) {
-		maps.DeleteFunc(l.byKey, func(_ string, s *spent) bool { return !now.Before(s.until) })
-		s = &spent{until: now.Add(time.Minute)}
-		l.byKey[key] = s
-	}
-	over := ""
-	switch {
-	case l.requests > 0 && s.requests+1 > l.requests:
-		over = "requests"
-	case l.tokens > 0 && s.tokens+tokens > l.tokens:
-		over = "tokens"
-	default:
-		s.requests++
-		s.tokens += tokens
-	}
-	reset := s.until.Sub(now).Round(time.Millisecond)
-	headers := func(what string, limit, used int) {
-		if limit > 0 {
-			h.Set("x-ratelimit-limit-"+what, strconv.Itoa(limit))
-			h.Set("x-ratelimit-remaining-"+what, strconv.Itoa(max(0, limit-used)))
-			h.Set("x-ratelimit-reset-"+what, reset.String())
+// askedModel is the model of a request by its path or its body; "" if there is
+// none. Only for counting and for choosing faults.
+func askedModel(r *http.Request, body []byte) string {
+	for _, name := range []string{"deployment", "id", "model"} {
+		if v := r.PathValue(name); v != "" {
+			return v
 		}
 	}
-	headers("requests", l.requests, s.requests)
-	headers("tokens", l.tokens, s.tokens)
-	if over == "" {
-		return nil
+	if v, _, ok := strings.Cut(r.PathValue("call"), ":"); ok {
+		return v
 	}
-	h.Set("Retry-After", strconv.Itoa(int(reset.Seconds())+1))
-	h.Set("retry-after-ms", strconv.FormatInt(reset.Milliseconds(), 10))
-	return &apiError{
-		Status: http.StatusTooManyRequests, Type: over, Code: "rate_limit_exceeded",
-		Message: fmt.Sprintf("Rate limit reached on %s per min. Please try again in %v.", over, reset),
+	var named struct {
+		Model string `json:"model"`
 	}
+	_ = json.Unmarshal(body, &named)
+	return truncate(named.Model, 256)
+}
+
+// quirk says whether the provider has it.
+func (p *Provider) quirk(name string) bool { return slices.Contains(p.cfg.Quirks, name) }
+
+// knows says whether a key is accepted.
+func (p *Provider) knows(key string) bool {
+	if len(p.cfg.Keys) == 0 {
+		return len(p.cfg.AccessKeys) == 0
+	}
+	return slices.Contains(p.cfg.Keys, key)
 }

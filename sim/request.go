@@ -207,6 +207,7 @@ type chatTool struct {
 type function struct {
 	Name       string          `json:"name"`
 	Parameters json.RawMessage `json:"parameters"`
+	mark       bool            // a cache mark follows it
 }
 
 func parseChat(body []byte) (*generation, *apiError) {

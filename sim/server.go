@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -46,7 +47,7 @@ func (c *Config) Check() error {
 	case len(c.Adapters) > 0 && c.Preset.NumBlocks > 0 && c.Preset.MaxLoRAs == 0:
 		return fmt.Errorf("sim: adapters: the preset has no LoRA slots")
 	}
-	return c.Faults.Check()
+	return errors.Join(c.Faults.Check(), (&faultBox{server: true}).refuses(&c.Faults))
 }
 
 func (c *Config) setDefaults() {
@@ -93,7 +94,7 @@ func New(cfg Config) *Server {
 		name:      cfg.Name,
 		models:    &models{base: append([]string{cfg.Model}, cfg.Aliases...), adapters: slices.Clone(cfg.Adapters), created: now.Unix()},
 		generator: s.driver, blockSize: s.driver.engine.preset.BlockSize, maxLen: cfg.MaxModelLen, seed: cfg.Seed,
-		faults: &faultBox{seed: cfg.Seed}, ledger: &ledger{}, stored: &storedResponses{}, closing: make(chan struct{}),
+		faults: &faultBox{seed: cfg.Seed, server: true}, ledger: &ledger{}, stored: &storedResponses{}, closing: make(chan struct{}),
 	}
 	s.routes()
 	s.host = newHost(s.api.gate(s.loading(s.mux)))
@@ -134,7 +135,7 @@ func (s *Server) routes() {
 	} else {
 		s.mux.HandleFunc("GET /metrics", s.metrics)
 	}
-	a.control(s.mux, s.SetFaults)
+	control(s.mux, a.faults, s.Stats, s.SetFaults)
 }
 
 // Handler serves what Listen serves; for tests that bring their own listener.
@@ -172,7 +173,7 @@ func (s *Server) Gauges() Gauges { return s.driver.observed() }
 
 // SetFaults replaces the faults.
 func (s *Server) SetFaults(f Faults) error {
-	if err := f.Check(); err != nil {
+	if err := errors.Join(f.Check(), s.api.faults.refuses(&f)); err != nil {
 		return err
 	}
 	s.api.faults.set(f)

@@ -3,11 +3,13 @@
 
 // Package sim is a model server without a GPU: a step-accurate engine, an
 // OpenAI-compatible server around it, metrics under the names of each engine,
-// and faults on demand. Also a managed provider in OpenAI form.
+// and faults on demand. Also a managed provider in the shapes of six APIs.
 //
 // Standard library only and nothing of Penstock, so that a fault of the
 // product cannot hide in its own test. Start reading at [Engine.Step]; the
-// server around it starts at [New].
+// server around it starts at [New], a provider at [NewProvider]: each of its
+// shapes reads requests into a turn, strictly, and words the answers of one
+// maker.
 //
 // What is modelled: continuous batching in steps under a token budget with
 // chunked prefill, so decode slows down when prefills land; paged KV blocks

@@ -71,6 +71,7 @@ func (t tokens) chain(salt string, blockSize int) []uint64 {
 type output struct {
 	pieces []string
 	finish string // stop | length | tool_calls
+	stop   string // the stop string that ended it
 }
 
 func (o *output) text(upTo int) string {
@@ -130,7 +131,7 @@ func (o output) stopAt(stops []string) output {
 	cut, end := -1, 0
 	for _, s := range stops {
 		if at := strings.Index(text, s); s != "" && at >= 0 && (cut < 0 || at < cut) {
-			cut, end = at, at+len(s)
+			cut, end, o.stop = at, at+len(s), s
 		}
 	}
 	if cut < 0 {

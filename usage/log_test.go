@@ -224,7 +224,7 @@ func TestFailingSinkIsCountedAndLoggedOnce(t *testing.T) {
 			l.Emit(&usage.Record{RequestID: strconv.Itoa(i)})
 			synctest.Wait()
 		}
-		l.Emit(&usage.Record{RequestID: "nan", TTFT: math.NaN()})
+		l.Emit(&usage.Record{RequestID: "nan", Timing: usage.Timing{TTFT: math.NaN()}})
 		if err := l.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -352,7 +352,7 @@ func BenchmarkEmit(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.Close(context.Background())
-	r := &usage.Record{RequestID: "0123456789abcdef", Time: time.Now(), Listener: "public", Client: "10.0.0.1:1234", Method: "POST", Path: "/v1/chat/completions", ModelAsked: "chat", ModelUsed: "llama", Pool: "llama", Picked: "10.0.0.2:8000", Served: "10.0.0.2:8000", PickOutcome: "picked", Attempts: 1, Status: 200, Finish: "stop", TTFT: .1234, TPOT: .0123, Total: 1.5}
+	r := &usage.Record{RequestID: "0123456789abcdef", Time: time.Now(), Listener: "public", Client: "10.0.0.1:1234", Method: "POST", Path: "/v1/chat/completions", ModelAsked: "chat", ModelUsed: "llama", Pool: "llama", Picking: usage.Picking{Picked: "10.0.0.2:8000", Served: "10.0.0.2:8000", PickOutcome: "picked"}, Attempts: 1, Status: 200, Finish: "stop", Timing: usage.Timing{TTFT: .1234, TPOT: .0123, Total: 1.5}}
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Emit(r)

@@ -21,31 +21,68 @@ import (
 // Record is what is known of one request when it has ended. Times are in
 // seconds; a zero that means "not reached" is left out of the JSON.
 type Record struct {
-	Time        time.Time `json:"time"` // when the request came in
-	RequestID   string    `json:"requestId"`
-	Listener    string    `json:"listener"`
-	Route       string    `json:"route,omitempty"`
-	Rule        string    `json:"rule,omitempty"` // of an HTTP route, if it has a name
-	Client      string    `json:"client"`         // address
-	Method      string    `json:"method"`
-	Path        string    `json:"path"`
-	ModelAsked  string    `json:"modelAsked,omitempty"`
-	ModelUsed   string    `json:"modelUsed,omitempty"`
-	Pool        string    `json:"pool,omitempty"`
-	Picked      string    `json:"endpointPicked,omitempty"` // the picker's first choice
-	Served      string    `json:"endpointServed,omitempty"` // who answered
-	PickOutcome string    `json:"pickOutcome,omitempty"`    // picked, fallback-…, refused-…
-	Attempts    int       `json:"attempts"`
-	Stream      bool      `json:"stream"`
-	Status      int       `json:"status"` // as sent; 499: the client left
-	ErrorClass  string    `json:"errorClass,omitempty"`
-	Error       string    `json:"error,omitempty"`
-	Tokens      Tokens    `json:"tokens"`
-	Finish      string    `json:"finishReason,omitempty"`
-	TTFT        float64   `json:"ttftSeconds,omitempty"`
-	TPOT        float64   `json:"tpotSeconds,omitempty"` // mean time per output token after the first
-	Total       float64   `json:"totalSeconds"`
+	Time       time.Time `json:"time"` // when the request came in
+	RequestID  string    `json:"requestId"`
+	Listener   string    `json:"listener"`
+	Route      string    `json:"route,omitempty"`
+	Rule       string    `json:"rule,omitempty"` // of an HTTP route, if it has a name
+	Client     string    `json:"client"`         // address
+	Method     string    `json:"method"`
+	Path       string    `json:"path"`
+	ModelAsked string    `json:"modelAsked,omitempty"`
+	ModelUsed  string    `json:"modelUsed,omitempty"`
+	Routing
+	Pool string `json:"pool,omitempty"`
+	Picking
+	Attempts   int    `json:"attempts"`
+	Stream     bool   `json:"stream"`
+	Status     int    `json:"status"` // as sent; 499: the client left
+	ErrorClass string `json:"errorClass,omitempty"`
+	Error      string `json:"error,omitempty"`
+	Tokens     Tokens `json:"tokens"`
+	Finish     string `json:"finishReason,omitempty"`
+	Timing
 	Traffic
+}
+
+// Picking is which member of a pool was chosen.
+type Picking struct {
+	Picked      string `json:"endpointPicked,omitempty"` // the picker's first choice
+	Served      string `json:"endpointServed,omitempty"` // who answered: a member, or the account at a provider
+	PickOutcome string `json:"pickOutcome,omitempty"`    // picked, fallback-…, refused-…
+}
+
+// Routing is who asked, and how it was decided who serves.
+type Routing struct {
+	Tenant   string    `json:"tenant,omitempty"`
+	Key      string    `json:"key,omitempty"` // its name
+	Tier     string    `json:"tier,omitempty"`
+	Alias    string    `json:"alias,omitempty"` // the model that the name asked for stood for
+	Provider string    `json:"provider,omitempty"`
+	Fallback string    `json:"fallback,omitempty"` // the class of failures, and the first failure
+	Tries    []Attempt `json:"tries,omitempty"`    // the attempts at models, at most 32 of them
+	Skipped  []Skipped `json:"skipped,omitempty"`  // targets that could not serve the request
+	Dropped  []string  `json:"dropped,omitempty"`  // parameters that the target has no word for
+}
+
+// Attempt is one attempt at a target.
+type Attempt struct {
+	Target  string  `json:"target"`
+	Error   string  `json:"error,omitempty"` // "": it answered
+	Seconds float64 `json:"seconds"`         // until the answer began, or failed
+}
+
+// Skipped is a target that was left out, and why.
+type Skipped struct {
+	Target string `json:"target"`
+	Reason string `json:"reason"`
+}
+
+// Timing is how long it took.
+type Timing struct {
+	TTFT  float64 `json:"ttftSeconds,omitempty"`
+	TPOT  float64 `json:"tpotSeconds,omitempty"` // mean time per output token after the first
+	Total float64 `json:"totalSeconds"`
 }
 
 // Traffic is the bytes of the bodies.

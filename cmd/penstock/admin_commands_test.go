@@ -123,9 +123,9 @@ llama  epp:9002  10.0.1.2:9002  not ready  0        connection refused
 llama  epp:9002  -              -          -        no such host
 `},
 		{"get models", `
-MODEL  ALIAS OF  POOL   UPSTREAM MODEL  WEIGHT  READY MEMBERS
-chat   chat-1    llama  m               1       1
-none   -         -      -               -       -
+MODEL  ALIAS OF  POOL OR PROVIDER  UPSTREAM MODEL  PRIORITY  WEIGHT  READY MEMBERS
+chat   chat-1    llama             m               0         1       1
+none   -         -                 -               -         -       -
 `},
 		{"get picks -n 1", `
 TIME          REQUEST  POOL   MODEL  PICKED         REASON  CACHED OF PROMPT

@@ -20,6 +20,8 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/proxy"
 )
 
 // The exit codes of every command.
@@ -239,7 +241,7 @@ func configFlag(c *cobra.Command, file *string) {
 func loadConfig(file string, o config.Options) (*config.Config, error) {
 	further := o.Check
 	o.Check = func(cfg *config.Config) []*config.Problem {
-		problems := checkPickers(cfg)
+		problems := checkContent(cfg)
 		if further != nil {
 			problems = append(problems, further(cfg)...)
 		}
@@ -259,8 +261,12 @@ func loadConfig(file string, o config.Options) (*config.Config, error) {
 	return nil, usageError("%w%s", err, hint)
 }
 
-// checkPickers compiles every picker profile: package epp alone knows the
-// plug-ins and their parameters.
+// checkContent compiles what package config leaves to others: picker profiles,
+// whose plug-ins package epp alone knows, and the conditions of targets.
+func checkContent(cfg *config.Config) []*config.Problem {
+	return slices.Concat(checkPickers(cfg), proxy.CheckConditions(cfg), provider.Check(cfg))
+}
+
 func checkPickers(cfg *config.Config) []*config.Problem {
 	var problems []*config.Problem
 	for i, p := range cfg.Pickers {

@@ -182,7 +182,7 @@ func (f *controllerFlags) run(ctx context.Context) error {
 	}
 	o := controller.Options{
 		Cluster: cluster, Publisher: server, Log: log, Metrics: controller.NewInstruments(reg),
-		Namespace: f.namespace, Pool: pool, Check: checkPickers, Elect: f.elect,
+		Namespace: f.namespace, Pool: pool, Check: checkContent, Elect: f.elect,
 		Provision: &controller.Provision{
 			Image: f.image, PullPolicy: f.pullPolicy, Controller: f.advertise, Audience: xds.Audience,
 			Bundle: authority.Bundle, ServiceType: f.serviceType, Replicas: f.replicas,

@@ -221,7 +221,7 @@ func (c *clusterPicker) document() (*config.Config, error) {
 	}
 	text := fmt.Appendf(nil, "%spools: [{name: %q, members: {external: true}, engine: %q, picker: {profile: %q}}]\npickerListeners: [{pool: %[2]q}]\nadmin: {address: %[5]q}\n",
 		picker, c.pool, k.engine, profile, k.admin)
-	return config.ParseWith(name, text, config.Options{Check: checkPickers})
+	return config.ParseWith(name, text, config.Options{Check: checkContent})
 }
 
 // addTestPlugins gives the pool's profile the plug-ins that the conformance

@@ -23,6 +23,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/extproc"
 	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/usage"
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,27 +44,34 @@ type gateway struct {
 	proxy   *proxy.Server
 	pickers *extproc.Listeners // where other gateways ask
 
-	poolMetrics   *pool.Instruments
-	pickMetrics   *epp.Instruments
-	remoteMetrics *extproc.ClientInstruments
-	recordMetrics *usage.Instruments
-	reloads       reloads
+	instruments
+	reloads reloads
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced
 
-	applying sync.Mutex // one apply at a time
-	mu       sync.Mutex // guards what follows for readers
-	pools    map[string]*pooled
-	members  map[string][]config.Member // what was fed last, by set; nil: nobody calls feed
-	admin    *sideServer
-	ops      *sideServer
-	control  *control // nil: the configuration is a file's
+	applying  sync.Mutex // one apply at a time
+	mu        sync.Mutex // guards what follows for readers
+	pools     map[string]*pooled
+	providers map[string]*provider.Provider
+	members   map[string][]config.Member // what was fed last, by set; nil: nobody calls feed
+	admin     *sideServer
+	ops       *sideServer
+	control   *control // nil: the configuration is a file's
 	// closed says why a picker is not to be asked although it runs; "": it may
 	// be. nil: it always may. It is set before the first configuration.
 	closed func() string
+}
+
+// instruments are the metrics of the packages that count.
+type instruments struct {
+	poolMetrics     *pool.Instruments
+	providerMetrics *provider.Instruments
+	pickMetrics     *epp.Instruments
+	remoteMetrics   *extproc.ClientInstruments
+	recordMetrics   *usage.Instruments
 }
 
 // reloads tell of configurations.
@@ -134,7 +142,10 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	g := &gateway{
 		log: log, reg: reg, pools: map[string]*pooled{},
-		poolMetrics: pool.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg), remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+		instruments: instruments{
+			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
+			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
 			Help: "Configurations applied (result=ok) or refused (result=failed), the first one included."}, []string{"result"}),
@@ -296,7 +307,11 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		next[pc.Name] = p
 		backends[pc.Name] = proxy.Backend{Pool: p.pool, Picker: p.picker()}
 	}
-	change, err := g.proxy.Prepare(cfg, backends)
+	providers, err := g.buildProviders(cfg, &undo)
+	if err != nil {
+		return err
+	}
+	change, err := g.proxy.Prepare(cfg, backends, providers)
 	if err != nil {
 		return err
 	}
@@ -353,8 +368,8 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		commit()
 	}
 	g.mu.Lock()
-	before := g.pools
-	g.pools, g.admin, g.ops = next, adminServer, opsServer
+	before, gone := g.pools, g.providers
+	g.pools, g.providers, g.admin, g.ops = next, providers, adminServer, opsServer
 	for name, p := range next { // what was fed may have changed since it was made
 		if list, ok := g.members[name]; ok && before[name] == nil && p.pool.Config().Members.External {
 			p.pool.SetMembers(list)
@@ -365,6 +380,11 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	}
 	g.mu.Unlock()
 	g.cfg.Store(cfg)
+	for name, p := range gone {
+		if providers[name] != p {
+			p.Close()
+		}
+	}
 	for name, p := range before {
 		after := next[name]
 		if after == nil {
@@ -375,6 +395,25 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		}
 	}
 	return nil
+}
+
+// buildProviders are the providers of cfg: those that are configured as before
+// keep what they know of their credentials.
+func (g *gateway) buildProviders(cfg *config.Config, undo *[]func()) (map[string]*provider.Provider, error) {
+	next := map[string]*provider.Provider{}
+	for i, pc := range cfg.Providers {
+		if p := g.providers[pc.Name]; p != nil && p.Config().Equal(pc) {
+			next[pc.Name] = p
+			continue
+		}
+		p, err := provider.New(pc, provider.Options{Log: g.log, Metrics: g.providerMetrics, Previous: g.providers[pc.Name], Version: version})
+		if err != nil {
+			return nil, fmt.Errorf("providers[%d] (%s): %w", i, pc.Name, err)
+		}
+		*undo = append(*undo, p.Close)
+		next[pc.Name] = p
+	}
+	return next, nil
 }
 
 // buildPool makes a pool ready for cfg, or prepares the change of one that is
@@ -522,9 +561,12 @@ func (g *gateway) close(ctx context.Context) int {
 	g.applying.Lock()
 	defer g.applying.Unlock()
 	g.mu.Lock()
-	pools, adminServer, ops := g.pools, g.admin, g.ops
-	g.pools, g.admin, g.ops = map[string]*pooled{}, nil, nil
+	pools, providers, adminServer, ops := g.pools, g.providers, g.admin, g.ops
+	g.pools, g.providers, g.admin, g.ops = map[string]*pooled{}, nil, nil, nil
 	g.mu.Unlock()
+	for _, p := range providers {
+		p.Close()
+	}
 	for _, p := range pools {
 		p.pool.Close()
 		p.closePicker()

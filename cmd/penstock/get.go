@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,15 +122,16 @@ func cause(err error) error {
 
 // getOptions are the flags of get.
 type getOptions struct {
-	output, admin, pool string
-	n                   int
-	objects             objectFlags
+	output, admin string
+	pool, model   string
+	n             int
+	objects       objectFlags
 }
 
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|pickers|models|picks|gateways|routes|inferencepools|gatewaypolicies",
+		Use:   "get pools|members|pickers|models|targets|picks|gateways|routes|inferencepools|gatewaypolicies",
 		Short: "Show what a running gateway knows, or what became of objects of Kubernetes",
 		Long: `Show what a running gateway knows, from its admin interface.
 
@@ -138,6 +140,8 @@ func newGetCommand() *cobra.Command {
   pickers  replicas of the pickers elsewhere (picker.remote), with the last
            error of each; --pool NAME for one pool
   models   names that clients may ask for, with their targets
+  targets  targets of models with their health, and that of the accounts at
+           providers; --model NAME for one model
   picks    the newest decisions; --pool NAME, -n COUNT
 
 A value that a server does not report is printed as -, never as 0.
@@ -159,7 +163,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 2 wrong flags.`,
 		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json\n  penstock get routes --namespace shop\n  penstock get gateways -f manifests/",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "pickers", "models", "picks", "gateways", "routes", "inferencepools", "gatewaypolicies", "policies"},
+		ValidArgs: []string{"pools", "members", "pickers", "models", "targets", "picks", "gateways", "routes", "inferencepools", "gatewaypolicies", "policies"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
@@ -181,6 +185,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 	outputFlag(c, &o.output, "table")
 	adminFlag(c, &o.admin)
 	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, pickers, picks)")
+	c.Flags().StringVar(&o.model, "model", "", "one model only (targets)")
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
 	o.objects.add(c)
 	return quiet(c)
@@ -195,7 +200,7 @@ func (o *getOptions) source(c *cobra.Command, what string) (kinds []string, err 
 	kinds, both := kindsToGet(what)
 	objects := o.objects.given(c)
 	if kinds != nil && (!both || objects != nil) {
-		if bad := givenOf(c, "admin", "pool", "number"); bad != nil {
+		if bad := givenOf(c, "admin", "pool", "model", "number"); bad != nil {
 			return nil, usageError("get %s shows objects of Kubernetes, for which %s", what, meaningless(bad))
 		}
 		return kinds, nil
@@ -206,7 +211,7 @@ func (o *getOptions) source(c *cobra.Command, what string) (kinds []string, err 
 	for _, flag := range []struct {
 		name string
 		of   []string
-	}{{"pool", []string{"members", "pickers", "picks"}}, {"number", []string{"picks"}}} {
+	}{{"pool", []string{"members", "pickers", "picks"}}, {"model", []string{"targets"}}, {"number", []string{"picks"}}} {
 		if !slices.Contains(flag.of, what) && c.Flags().Changed(flag.name) {
 			return nil, usageError("--%s is for get %s, not for %s", flag.name, strings.Join(flag.of, ", "), what)
 		}
@@ -228,6 +233,11 @@ func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Wr
 		return show(ctx, a, what, query, o.output, w, pickerTable)
 	case "models":
 		return show(ctx, a, what, nil, o.output, w, modelTable)
+	case "targets":
+		if o.model != "" {
+			query.Set("model", o.model)
+		}
+		return show(ctx, a, what, query, o.output, w, targetTable)
 	case "picks":
 		query.Set("n", strconv.Itoa(o.n))
 		return show(ctx, a, what, query, o.output, w, pickTable)
@@ -328,13 +338,41 @@ func numberOrDash(v *float64) string {
 }
 
 func modelTable(w io.Writer, models []admin.ModelStatus) {
-	fmt.Fprintln(w, "MODEL\tALIAS OF\tPOOL\tUPSTREAM MODEL\tWEIGHT\tREADY MEMBERS")
+	fmt.Fprintln(w, "MODEL\tALIAS OF\tPOOL OR PROVIDER\tUPSTREAM MODEL\tPRIORITY\tWEIGHT\tREADY MEMBERS")
 	for _, m := range models {
 		for _, t := range m.Targets {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\n", m.Name, orDash(m.Alias), t.Pool, t.Model, t.Weight, t.Ready)
+			ready := "-"
+			if t.Pool != "" {
+				ready = strconv.Itoa(t.Ready)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", m.Name, orDash(m.Alias), cmp.Or(t.Pool, t.Provider), t.Model, t.Priority, t.Weight, ready)
 		}
 		if len(m.Targets) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\n", m.Name, orDash(m.Alias))
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\n", m.Name, orDash(m.Alias))
+		}
+	}
+}
+
+func targetTable(w io.Writer, targets []admin.TargetHealth) {
+	fmt.Fprintln(w, "MODEL\tTARGET\tFALLBACK\tPRIORITY\tWEIGHT\tSTATE\tOPEN\tFIRST OUTPUT\tACCOUNT")
+	state := func(name, reason string, until *time.Time) string {
+		if reason != "" {
+			name += " (" + reason + ")"
+		}
+		if until != nil {
+			name += " for " + span(time.Until(*until).Round(time.Second))
+		}
+		return name
+	}
+	for _, t := range targets {
+		wait := "-"
+		if t.FirstOutput > 0 {
+			wait = span(time.Duration(t.FirstOutput * float64(time.Second)).Round(time.Millisecond))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%s\t-\n", t.Model, t.Target, orDash(t.Fallback), t.Priority, t.Weight,
+			state(t.State, t.Reason, t.Until), t.Open, wait)
+		for _, c := range t.Credentials {
+			fmt.Fprintf(w, "\t\t\t\t\t%s\t\t\t%s\n", state(c.State, c.Reason, c.Until), c.Name)
 		}
 	}
 }

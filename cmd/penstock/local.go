@@ -68,7 +68,7 @@ func (f *clusterFlags) run(ctx context.Context) error {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	planes := &localPlanes{log: log, own: reg, planes: map[xds.Gateway]*localPlane{}}
 	c := controller.New(controller.Options{
-		Cluster: cluster, Publisher: planes, Log: log, Metrics: controller.NewInstruments(reg), Pool: pool, Check: checkPickers,
+		Cluster: cluster, Publisher: planes, Log: log, Metrics: controller.NewInstruments(reg), Pool: pool, Check: checkContent,
 		Local: local,
 		Admin: "off", Ops: "off", // the process has one of its own for all Gateways
 	})
@@ -159,7 +159,7 @@ const localRetry = 2 * time.Second
 // and tries again. The caller holds p.mu.
 func (l *localPlanes) apply(g xds.Gateway, p *localPlane, cfg *config.Config) {
 	err := cfg.Validate()
-	if problems := checkPickers(cfg); err == nil && len(problems) > 0 {
+	if problems := checkContent(cfg); err == nil && len(problems) > 0 {
 		err = config.Problems(problems)
 	}
 	if err == nil {

@@ -97,7 +97,7 @@ func (m *manifestGateway) load() (*config.Config, error) {
 	}
 	l, err := files.Local(kube.LocalOptions{
 		Gateway: m.gateway, Bind: m.bind, Shift: m.shift,
-		Options: kube.Options{Admin: m.admin, Ops: m.ops, Check: checkPickers},
+		Options: kube.Options{Admin: m.admin, Ops: m.ops, Check: checkContent},
 	})
 	m.report(0, func(w io.Writer) { writeReport(w, files, l) })
 	if err != nil {

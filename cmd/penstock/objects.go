@@ -87,7 +87,7 @@ func (f *objectFlags) read(c *cobra.Command, kinds []string) (v *kube.Overview, 
 		if err != nil {
 			return nil, nil, usageError("%w", err)
 		}
-		l, err := m.Local(kube.LocalOptions{Options: kube.Options{Check: checkPickers}})
+		l, err := m.Local(kube.LocalOptions{Options: kube.Options{Check: checkContent}})
 		if l.Result == nil {
 			return nil, nil, err
 		}

@@ -191,7 +191,7 @@ func TestExamplesOfObjects(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		l, err := m.Local(kube.LocalOptions{Options: kube.Options{Check: checkPickers}})
+		l, err := m.Local(kube.LocalOptions{Options: kube.Options{Check: checkContent}})
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue

@@ -34,6 +34,7 @@ type simFlags struct {
 	kvBlocks int
 	maxLoRAs int
 	managed  sim.ProviderConfig
+	awsKeys  []string
 }
 
 func newSimCommand() *cobra.Command {
@@ -45,10 +46,19 @@ func newSimCommand() *cobra.Command {
 paged KV cache, prefix reuse, LoRA slots, metrics under the names of each engine
 and faults on demand (GET and POST /sim/faults, GET /sim/stats). No GPU.
 
+With --provider they are managed providers, in the shape of the API that --shape
+names: as strict with requests, with its errors, headers and usage, with faults
+at every place of an answer. GET /sim/stats shows what arrived, credentials
+hashed. In a user's last message "use tools" calls tools, "please refuse" gets a
+refusal and "say: X" gets X.
+
 Prints one line per server and runs until SIGINT or SIGTERM.`,
 		Example: `  penstock sim --servers 4 --port 8000 --preset llama8b --speedup 10
   penstock sim --engine sglang --faults '{"slow": 5}'
-  penstock sim --provider --api-key secret --rpm 60`,
+  penstock sim --provider --api-key secret --rpm 60
+  penstock sim --provider --shape bedrock --access-key AKIASIM:secret --region eu-west-1
+  penstock sim --provider --shape anthropic --faults '{"errorEvent": "output", "after": 3}'
+  penstock sim --provider --faults '{"script": [{"status": 429, "retryAfter": 2}, {"cut": "headers"}]}'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -78,7 +88,14 @@ Prints one line per server and runs until SIGINT or SIGTERM.`,
 	flags.IntVar(&f.maxLoRAs, "max-loras", -1, "LoRA slots; -1 for the preset's")
 	flags.StringVar(&f.faults, "faults", "", "faults as JSON, as POST /sim/faults takes them")
 	flags.BoolVar(&f.provider, "provider", false, "simulate a managed provider instead of servers")
+	flags.StringVar(&f.managed.Shape, "shape", "openai", "provider: API, one of "+strings.Join(sim.Shapes(), ", "))
 	flags.StringSliceVar(&f.managed.Keys, "api-key", nil, "provider: accepted API keys; none for any")
+	flags.StringArrayVar(&f.awsKeys, "access-key", nil, "provider: accepted `ID:SECRET[:SESSIONTOKEN]` of signatures, shape bedrock")
+	flags.StringVar(&f.managed.Region, "region", "us-east-1", "provider: region in signatures, shape bedrock")
+	flags.IntVar(&f.managed.CacheMin, "cache-min", 1024, "provider: tokens of the shortest prefix that is cached; -1 for no caching")
+	flags.StringVar(&f.managed.Snapshot, "snapshot", "", "provider: what answers add to the model's name")
+	flags.StringSliceVar(&f.managed.Quirks, "quirk", nil, "provider: what OpenAI's shape refuses or adds, of "+strings.Join(sim.Quirks(), ", "))
+	flags.BoolVar(&f.managed.KeepBodies, "keep-bodies", false, "provider: show the bodies of requests in the stats")
 	flags.IntVar(&f.managed.RequestsPerMinute, "rpm", 0, "provider: requests per minute and key; 0 for no limit")
 	flags.IntVar(&f.managed.TokensPerMinute, "tpm", 0, "provider: tokens per minute and key; 0 for no limit")
 	flags.DurationVar(&f.managed.TTFT, "ttft", 200*time.Millisecond, "provider: median time to first token")
@@ -151,16 +168,30 @@ func (f *simFlags) complete() error {
 			return err
 		}
 	}
+	if f.provider {
+		return f.completeProvider()
+	}
 	return f.config.Check()
+}
+
+// completeProvider builds what the flags of a provider mean.
+func (f *simFlags) completeProvider() error {
+	for _, k := range f.awsKeys {
+		id, secret, _ := strings.Cut(k, ":")
+		secret, token, _ := strings.Cut(secret, ":")
+		f.managed.AccessKeys = append(f.managed.AccessKeys, sim.AccessKey{ID: id, Secret: secret, SessionToken: token})
+	}
+	c := &f.managed
+	c.Models = append([]string{f.config.Model}, f.config.Aliases...)
+	c.MaxModelLen, c.Seed, c.Faults = f.config.MaxModelLen, f.config.Seed, f.config.Faults
+	return c.Check()
 }
 
 func (f *simFlags) server(i int) (simServer, string) {
 	if f.provider {
 		c := f.managed
 		c.Name = "provider-" + strconv.Itoa(i)
-		c.Models = append([]string{f.config.Model}, f.config.Aliases...)
-		c.Seed, c.Faults = f.config.Seed, f.config.Faults
-		return sim.NewProvider(c), fmt.Sprintf("%s model %s", c.Name, f.config.Model)
+		return sim.NewProvider(c), fmt.Sprintf("%s model %s shape %s", c.Name, f.config.Model, c.Shape)
 	}
 	c := f.config
 	c.Name = "sim-" + strconv.Itoa(i)

@@ -23,7 +23,11 @@ func TestSimCommand(t *testing.T) {
 		{[]string{"--servers", "2", "--adapters", "sql"}, 2, "/v1/models", `"id":"sql"`},
 		{[]string{"--engine", "sglang", "--kv-blocks", "512"}, 1, "/metrics", `num_pages="512"`},
 		{[]string{"--faults", `{"status":429}`}, 1, "/sim/faults", `{"status":429}`},
-		{[]string{"--provider", "--api-key", "k"}, 1, "/v1/models", `"code":"invalid_api_key"`},
+		{[]string{"--provider", "--api-key", "k"}, 1, "/v1/models", `"type":"invalid_request_error"`},
+		{[]string{"--provider", "--shape", "anthropic", "--api-key", "k"}, 1, "/v1/models", `"type":"authentication_error"`},
+		{[]string{"--provider", "--shape", "gemini", "--model", "gemini-sim"}, 1, "/v1beta/models", `"name":"models/gemini-sim"`},
+		{[]string{"--provider", "--shape", "bedrock", "--access-key", "AKIA:s"}, 1, "/model/x/converse", "Missing Authentication Token"},
+		{[]string{"--provider", "--faults", `{"script":[{"cut":"headers"}]}`}, 1, "/sim/faults", `{"script":[{"cut":"headers"}]}`},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -64,7 +68,8 @@ func TestSimCommand(t *testing.T) {
 func TestSimCommandRefuses(t *testing.T) {
 	for _, args := range []string{
 		"--preset gpt", "--engine tgi", "--servers 0", `--faults {"x":1}`, "--metric-names newest", "--port 70000",
-		"--adapters a --max-loras 0",
+		"--adapters a --max-loras 0", "--provider --shape soap", "--provider --quirk odd", "--provider --access-key a:b",
+		`--faults {"cut":"headers"}`, `--provider --faults {"cut":"somewhere"}`,
 	} {
 		cmd := newSimCommand()
 		cmd.SetArgs(strings.Fields(args))

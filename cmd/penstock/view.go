@@ -32,6 +32,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Config:  func() []byte { return g.cfg.Load().Redacted() },
 		Pools:   g.poolStatus,
 		Models:  g.modelStatus,
+		Targets: g.targetHealth,
 		Picks:   g.recentPicks,
 		Find:    g.findPick,
 		Explain: g.explain,
@@ -114,7 +115,7 @@ func (g *gateway) modelStatus() []admin.ModelStatus {
 			continue
 		}
 		for _, t := range m.Targets {
-			ts := admin.TargetStatus{Pool: t.Pool, Model: cmp.Or(t.Model, m.Name), Weight: 1}
+			ts := admin.TargetStatus{Pool: t.Pool, Provider: t.Provider, Model: cmp.Or(t.Model, m.Name), Priority: t.Priority, Weight: 1}
 			if t.Weight != nil {
 				ts.Weight = *t.Weight
 			}
@@ -130,6 +131,38 @@ func (g *gateway) modelStatus() []admin.ModelStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// targetHealth is how every target of a model does.
+func (g *gateway) targetHealth() []admin.TargetHealth {
+	var out []admin.TargetHealth
+	for _, t := range g.proxy.Targets() {
+		h := admin.TargetHealth{
+			Model: t.Model, Target: t.Target, Fallback: t.Fallback, Priority: t.Priority, Weight: t.Weight, State: "-",
+			Open: t.Open, FirstOutput: t.Wait, Tokens: t.Tokens,
+		}
+		switch {
+		case t.Health != nil:
+			h.State, h.Reason, h.Until = t.Health.State, t.Health.Reason, later(t.Health.Until)
+			for _, c := range t.Health.Credentials {
+				h.Credentials = append(h.Credentials, admin.CredentialHealth{Name: c.Name, State: c.State, Reason: c.Reason, Until: later(c.Until)})
+			}
+		case t.Pool != "" && t.Ready > 0:
+			h.State = "ready"
+		case t.Pool != "":
+			h.State, h.Reason = "out", "no member is ready"
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// later is t, or nil for none.
+func later(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {

@@ -18,7 +18,7 @@ import (
 const order = `
 none                                  < config sim internal
 sim                                   < bench
-internal                              < llm pool proxy extproc
+internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
@@ -70,6 +70,7 @@ var budget = archtest.Budget{
 	},
 	Structs: archtest.Allow{},
 	Packages: archtest.Allow{
+		"auth":            "who is asking stands alone by design, and grows with keys that an API makes",
 		"internal/sse":    "a wire format of its own (WHATWG server-sent events), with its fuzz target",
 		"internal/golden": "the one runner of text cases, for tests only",
 	},

@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"compress/gzip"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"time"
+
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/provider"
+)
+
+// tryProvider asks the provider of the target once, with one of its
+// credentials; with another one at once, if the fault is the credential's.
+func (x *exchange) tryProvider() (*answer, *failure) {
+	tg := x.target
+	d, ok := tg.provider.SpeaksModel(x.op, tg.named(x))
+	if !ok {
+		return nil, &failure{reply: llm.NotFound(x.r.URL.Path), class: provider.ModelNotFound}
+	}
+	if f := x.translate(d); f != nil {
+		return nil, f
+	}
+	var tried []*provider.Credential
+	for {
+		c, wait := tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
+		if c == nil {
+			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
+		}
+		x.plan.here++
+		x.record.Attempts++
+		began := time.Now()
+		a, f := x.attemptProvider(c, d)
+		x.tried(f, began)
+		if f == nil {
+			return a, nil
+		}
+		x.server.metrics.attemptFailed(tg.provider.Name(), f.reply.Code)
+		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts ||
+			x.spent() >= x.service.attempts || x.r.Context().Err() != nil || f.sent && !x.service.budget.retry() {
+			return nil, f
+		}
+	}
+}
+
+// affinityFor is what ties a prompt to one credential: prompt caches belong to
+// an account. 0 for a single credential, which needs no hash.
+func (x *exchange) affinityFor(tg *target) uint64 {
+	if tg.accounts < 2 {
+		return 0
+	}
+	return x.affinity()
+}
+
+// attemptProvider sends the request with credential c, in dialect d.
+func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answer, *failure) {
+	tg, began := x.target, time.Now()
+	a := x.begins(nil)
+	a.credential, a.dialect, a.account = c, d, tg.provider.Begin(c, tg.named(x))
+	tg.load.open.Add(1)
+	op, path := x.op, x.path
+	if x.translation != nil {
+		op, path = opOf(d), ""
+	}
+	r, err := tg.provider.Request(a.ctx, c, &provider.Call{
+		Op: op, Dialect: d, Model: tg.named(x), Stream: x.req.Stream, Path: path, Body: x.outBody(),
+		ContentType: x.r.Header.Get("Content-Type"), Header: x.r.Header, RequestID: x.record.RequestID, Scope: x.identity.Tenant,
+	})
+	if err != nil {
+		f := &failure{}
+		v := a.observe(f, 0, nil, nil, err, began)
+		f.reply = v.ClientError()
+		a.close()
+		return nil, f
+	}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), a.trace()))
+	res, err := a.roundTrip(r)
+	if err != nil {
+		f := &failure{sent: a.sentFull.Load()}
+		v := a.observe(f, 0, nil, nil, a.causeOf(err), began)
+		class, wait := f.class, f.wait
+		f = a.failed(err)
+		f.class, f.wait = class, wait
+		if context.Cause(x.r.Context()) == nil {
+			f.reply = v.ClientError()
+		}
+		return nil, f
+	}
+	if f := a.refused(res, began); f != nil {
+		return nil, f
+	}
+	ans, f := a.answers(res)
+	if f != nil {
+		return nil, f
+	}
+	a.latency = time.Since(began)
+	tg.load.took(a.latency)
+	a.account.Answered(res.Header)
+	return ans, nil
+}
+
+// opOf is the operation into which requests for answers of a model are
+// translated.
+func opOf(d llm.Dialect) llm.Op {
+	switch d {
+	case llm.DialectAnthropic:
+		return llm.OpMessages
+	case llm.DialectGemini:
+		return llm.OpGenerate
+	case llm.DialectResponses:
+		return llm.OpResponses
+	}
+	return llm.OpChat
+}
+
+// maxRefusalBody bounds what is read of a provider's refusal.
+const maxRefusalBody = 256 << 10
+
+// refused reads an answer that is none: a status of 300 or more.
+func (a *attempt) refused(res *http.Response, began time.Time) *failure {
+	if res.StatusCode < 300 {
+		return nil
+	}
+	unzip(res)
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusalBody))
+	res.Body.Close()
+	f := &failure{sent: true, reached: true}
+	f.reply = a.observe(f, res.StatusCode, res.Header, body, nil, began).ClientError()
+	if f.reply.Type == "invalid_request_error" {
+		f.reply.Param = llm.ReadError(a.dialect, res.StatusCode, body).Param // what the client has to look at
+	}
+	a.close()
+	return f
+}
+
+// causeOf is why an attempt ended without an answer: a bound of ours, the client,
+// or what the transport says.
+func (a *attempt) causeOf(err error) error {
+	switch cause := context.Cause(a.ctx); cause {
+	case nil:
+		return err
+	case errConnectTimeout, errFirstTokenTimeout, errIdleTimeout:
+		return provider.ErrTimeout
+	case errTotalTimeout:
+		return context.DeadlineExceeded
+	default:
+		return context.Canceled
+	}
+}
+
+// observe tells the provider's health of a failure, and the failure its class.
+func (a *attempt) observe(f *failure, status int, h http.Header, body []byte, err error, began time.Time) provider.Verdict {
+	v := a.x.target.provider.Judge(a.dialect, status, h, body, err, f.sent)
+	a.ends(v, h, time.Since(began))
+	f.class, f.wait = v.Class, v.Wait
+	return v
+}
+
+// ends tells the provider what became of the attempt; the first call counts.
+func (a *attempt) ends(v provider.Verdict, h http.Header, latency time.Duration) {
+	if a.account != nil {
+		a.account.End(v, h, latency)
+	}
+}
+
+// unzip takes a compression off an answer that nobody asked for.
+func unzip(res *http.Response) {
+	if !strings.EqualFold(res.Header.Get("Content-Encoding"), "gzip") {
+		return
+	}
+	res.Body = &unzipped{source: res.Body}
+	res.Header.Del("Content-Encoding")
+	res.Header.Del("Content-Length")
+	res.ContentLength = -1
+}
+
+// unzipped reads through gzip as the bytes come.
+type unzipped struct {
+	source io.ReadCloser
+	gz     *gzip.Reader
+	err    error
+}
+
+func (u *unzipped) Read(p []byte) (int, error) {
+	if u.gz == nil && u.err == nil {
+		u.gz, u.err = gzip.NewReader(u.source)
+	}
+	if u.err != nil {
+		return 0, u.err
+	}
+	return u.gz.Read(p)
+}
+
+func (u *unzipped) Close() error { return u.source.Close() }

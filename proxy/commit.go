@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/provider"
+)
+
+// early is what of an answer was read before its head goes to the client, which
+// cannot be taken back. Of a stream that is its preamble: as long as there is no
+// output, another target can still take the request, and the client has seen
+// nothing.
+type early struct {
+	reader llm.Reader // nil: the bytes are not for reading
+	fed    bool       // raw has been read, and out is what it came to
+	raw    []byte
+	out    []byte
+}
+
+// maxPreamble bounds what is held back of a stream.
+const maxPreamble = 64 << 10
+
+// commit reads on until the answer may be passed to the client: a stream until
+// its first output or its proper end, an answer that is to be translated as a
+// whole. What breaks before that is a failure like any other.
+func (a *answer) commit() *failure {
+	x := a.x
+	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && mediaType(a.res.Header) != "application/json" {
+		if x.translation != nil {
+			return a.broke("the server's answer is neither JSON nor a stream of events")
+		}
+		return nil
+	}
+	a.reader = x.newReader(a)
+	if a.res.StatusCode >= 300 {
+		return nil // an error in the words of a pool's member
+	}
+	if !a.sse && x.translation == nil {
+		return a.whole()
+	}
+	limit := maxPreamble
+	if !a.sse {
+		limit = int(x.table.cfg.Limits.Body)
+	}
+	a.feed()
+	for a.err == nil && !a.committed() && len(a.raw) < limit {
+		var n int
+		n, a.err = a.res.Body.Read(*a.buf)
+		if a.n = n; n > 0 {
+			a.feed()
+		}
+	}
+	switch {
+	case a.err != nil && a.err != io.EOF:
+		return a.failed(a.err)
+	case a.reader.Failed() != "" && a.reader.Tokens() == 0:
+		return a.brokeWith(a.reader.Failed())
+	case a.sse:
+		if a.err == io.EOF && a.reader.Tokens() == 0 && !a.reader.Finished() && a.reader.FinishReason() == "" {
+			return a.broke("the stream ended before there was anything in it")
+		}
+		return a.nothing()
+	case a.err == nil:
+		return a.broke("the server's answer is larger than limits.body")
+	}
+	a.out = append(a.out, a.reader.Close()...)
+	if msg := a.reader.Failed(); msg != "" {
+		return a.brokeWith(msg)
+	}
+	a.reader = &closed{a.reader}
+	return a.nothing()
+}
+
+// whole reads what has come of a JSON answer, before its head is passed on: an
+// observer that is told the end with the head has less to do.
+func (a *answer) whole() *failure {
+	if a.n > 0 {
+		a.feed()
+	}
+	return a.nothing()
+}
+
+// committed says that there is output, or the end.
+func (a *answer) committed() bool {
+	return a.sse && (a.reader.Tokens() > 0 || a.reader.Finished() || a.reader.Failed() != "")
+}
+
+// feed reads the bytes that have just come into buf.
+func (a *answer) feed() {
+	p := (*a.buf)[:a.n]
+	out := a.reader.Feed(p)
+	if !a.fed {
+		a.fed, a.raw, a.out = true, p, out
+		return
+	}
+	if cap(a.raw) == cap(*a.buf) { // still the buffer, which is to be filled again
+		a.raw, a.out = append([]byte(nil), a.raw...), append([]byte(nil), a.out...)
+	}
+	a.raw, a.out = append(a.raw, p...), append(a.out, out...)
+}
+
+// broke is the failure of an answer in which there is nothing for the client.
+func (a *answer) broke(what string) *failure {
+	return a.brokeAs(what, provider.Verdict{Class: provider.StreamBroken, Status: http.StatusOK})
+}
+
+// brokeWith is broke for an answer that says itself why: by an error inside a
+// stream that had begun with 200.
+func (a *answer) brokeWith(message string) *failure {
+	v := provider.ClassifyEnd(a.speaks(), 0, "", message, nil)
+	if v.Class == provider.OK || v.Class == provider.BadRequest {
+		v = provider.Verdict{Class: provider.StreamBroken, Status: http.StatusOK, Message: message}
+	}
+	return a.brokeAs("the server's answer is an error: "+message, v)
+}
+
+// nothing says that a whole answer has nothing in it and no good reason for that:
+// some providers tell in this way that an account is exhausted.
+func (a *answer) nothing() *failure {
+	if a.credential == nil || a.err != io.EOF {
+		return nil
+	}
+	v := provider.ClassifyEnd(a.dialect, a.reader.Tokens(), a.reader.FinishReason(), a.reader.Failed(), nil)
+	if v.Class != provider.Empty {
+		return nil
+	}
+	return a.brokeAs("the server's answer is empty", v)
+}
+
+// brokeAs is broke with what it means.
+func (a *answer) brokeAs(what string, v provider.Verdict) *failure {
+	f := &failure{
+		reply: llm.UpstreamFailed(what), class: v.Class, wait: v.Wait, outcome: pool.Reset, blame: true, retry: true, sent: true, reached: true,
+	}
+	if a.credential != nil {
+		if v.Class != provider.StreamBroken {
+			f.reply = v.ClientError()
+		}
+		a.ends(v, a.res.Header, 0)
+	}
+	return f
+}
+
+// speaks is the dialect of the answer.
+func (a *attempt) speaks() llm.Dialect {
+	if a.dialect != 0 {
+		return a.dialect
+	}
+	return llm.DialectOpenAI
+}
+
+// newReader is what reads the answer as it passes, and makes the edits that the
+// gateway owes the client.
+func (x *exchange) newReader(a *answer) llm.Reader {
+	name := ""
+	if x.model != nil && x.model.report && (x.record.ModelUsed != x.record.ModelAsked || x.replaced() || a.credential != nil) && a.res.StatusCode < 300 {
+		name = x.record.ModelAsked
+	}
+	if x.translation != nil {
+		return x.translation.Answer(llm.AnswerOptions{
+			Stream: a.sse, Model: name, IncludeUsage: x.req.IncludeUsage, RequestID: x.record.RequestID, Created: x.record.Time.Unix(),
+			MaxBody: int(x.table.cfg.Limits.Body),
+		})
+	}
+	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name}
+	if o.AnswerModel != "" || o.DropUsage {
+		a.res.Header.Del("Content-Length")
+	}
+	return llm.NewTap(o)
+}
+
+// closed is a reader whose end has been read already.
+type closed struct{ llm.Reader }
+
+func (c *closed) Close() []byte { return nil }

@@ -1,0 +1,461 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/pool"
+	"github.com/penstock/penstock/usage"
+)
+
+// This file decides who may serve a request, and in which order they are tried.
+
+// plan is who is left to try. Every target is tried once before one is tried
+// again.
+type plan struct {
+	next      []*target // that may serve the request, in order
+	skipped   []usage.Skipped
+	chain     []fallback // that follow, in order
+	taken     int        // fallbacks taken
+	tried     []*target
+	models    []*model             // whose targets and fallbacks have been taken up
+	here      int                  // attempts at the target, a provider
+	stale     int                  // attempts over a kept connection that was closed: they do not count
+	estimated int                  // tokens of the prompt
+	class     config.FallbackClass // of the fallback that is under way; "": none
+}
+
+// maxFallbacks bounds the fallbacks of one request, those of other models that
+// one leads to included.
+const maxFallbacks = 5
+
+// fallback is a compiled config.Fallback.
+type fallback struct {
+	on     []config.FallbackClass
+	target *target // nil: model
+	model  *model
+	when   condition
+}
+
+// resolve finds the model, and who of its targets may serve the request. What
+// the route or the key does not allow is answered like what does not exist.
+func (x *exchange) resolve(asked string) *llm.Error {
+	x.record.ModelAsked = asked
+	m := x.table.model(asked)
+	if m == nil || !x.route.allows(asked) || !x.identity.Allows(asked) {
+		return llm.ModelNotFound(asked)
+	}
+	x.model, x.service = m, &m.service
+	if m.name != asked && !m.wild {
+		x.record.Alias = m.name
+	}
+	x.record.Stream = x.req.Stream
+	x.plan.estimated = x.req.Prompt.Tokens()
+	x.plan.chain = m.fallbacks
+	x.plan.models = append(x.plan.models, m)
+	x.plan.next = x.eligible(m)
+	if x.op.Further() && len(x.plan.next) == 0 && len(x.plan.skipped) == 0 {
+		return llm.NotFound(x.r.URL.Path)
+	}
+	if !x.advance(nil) {
+		return x.nobody()
+	}
+	return nil
+}
+
+// eligible are the targets of m that can serve the request, best first. Those
+// that cannot are noted with the reason.
+func (x *exchange) eligible(m *model) []*target {
+	var list []*target
+	for _, tg := range m.targets {
+		if why := x.unfit(tg); why == "" {
+			list = append(list, tg)
+		} else if why != notThisPath {
+			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: x.title(tg), Reason: why})
+		}
+	}
+	if len(list) < 2 {
+		return list
+	}
+	out := make([]*target, 0, len(list))
+	for len(list) > 0 { // the targets are in the order of their priorities
+		n := 1
+		for n < len(list) && list[n].priority == list[0].priority {
+			n++
+		}
+		out = append(out, x.order(m, list[:n:n])...)
+		list = list[n:]
+	}
+	// Who is out comes last; if all are, the least bad is tried.
+	slices.SortStableFunc(out, func(a, b *target) int { return cmp.Compare(a.trouble(x), b.trouble(x)) })
+	return out
+}
+
+const notThisPath = "the path is not served there"
+
+// unfit says why tg cannot serve the request, "" if it can.
+func (x *exchange) unfit(tg *target) string {
+	switch {
+	case tg.provider == nil && !tg.serves(x):
+		return notThisPath
+	case tg.provider == nil && translates(x.op) && x.op.Further() && !tg.paths[x.path] && !llm.Speaks(x.op, llm.DialectOpenAI):
+		return fmt.Sprintf("it has no %s", x.op)
+	case tg.provider != nil:
+		if d, ok := tg.provider.SpeaksModel(x.op, tg.named(x)); !ok || !llm.Speaks(x.op, d) {
+			return fmt.Sprintf("it has no %s", x.op)
+		}
+	}
+	if why := x.outside(tg); why != "" {
+		return why
+	}
+	if ok, err := tg.when.holds(&view{x: x, tg: tg}); err != nil {
+		return "its condition fails: " + err.Error()
+	} else if !ok {
+		return "its condition does not hold: " + tg.when.text
+	}
+	return x.incapable(tg)
+}
+
+// translates says that requests of this kind can be put into another dialect.
+func translates(op llm.Op) bool {
+	switch op {
+	case llm.OpChat, llm.OpMessages, llm.OpGenerate, llm.OpResponses:
+		return true
+	}
+	return false
+}
+
+// serves says that a pool's members serve the path.
+func (tg *target) serves(x *exchange) bool {
+	return !x.op.Further() || x.upgrades() || tg.paths[x.path] || translates(x.op)
+}
+
+// outside says why the request may not be processed where tg is. No fallback
+// overrides it: a target whose region is not known is outside of any.
+func (x *exchange) outside(tg *target) string {
+	allowed := x.identity.Regions
+	if asked := x.r.Header.Get(regionHeader); asked != "" {
+		if len(allowed) > 0 && !slices.Contains(allowed, asked) {
+			return fmt.Sprintf("the tenant may not use region %s", asked)
+		}
+		allowed = []string{asked}
+	}
+	if len(allowed) == 0 {
+		return ""
+	}
+	if len(tg.regions) == 0 {
+		return "its region is not known, and only " + strings.Join(allowed, ", ") + " may be used"
+	}
+	for _, r := range tg.regions {
+		if !slices.Contains(allowed, r) {
+			return fmt.Sprintf("it is in %s, and only %s may be used", r, strings.Join(allowed, ", "))
+		}
+	}
+	return ""
+}
+
+// incapable says what of the request the target cannot do.
+func (x *exchange) incapable(tg *target) string {
+	c, r := tg.can, x.req
+	if c == nil {
+		return ""
+	}
+	has := func(kind string) bool { return c.Modalities == nil || slices.Contains(c.Modalities, kind) }
+	tokens := x.estimate(tg)
+	switch {
+	case c.Context > 0 && tokens > c.Context:
+		return fmt.Sprintf("%s%d, and the request has about %d", tooLong, c.Context, tokens)
+	case c.Output > 0 && r.MaxTokens > c.Output:
+		return fmt.Sprintf("it answers with at most %d tokens, and %d are asked for", c.Output, r.MaxTokens)
+	case r.Images > 0 && !has("image"):
+		return "it takes no images"
+	case r.Audio > 0 && !has("audio"):
+		return "it takes no audio"
+	case r.Files > 0 && !has("file"):
+		return "it takes no files"
+	case r.Tools > 0 && c.Tools != nil && !*c.Tools:
+		return "it has no tools"
+	case r.Structured && c.Structured != nil && !*c.Structured:
+		return "it has no structured output"
+	}
+	return ""
+}
+
+const tooLong = "its context window is "
+
+// estimate is how many tokens the prompt has for tg, about.
+func (x *exchange) estimate(tg *target) int {
+	if tg == nil {
+		return x.req.Prompt.Tokens()
+	}
+	return int(float64(x.req.Prompt.Tokens()) * tg.ratio.of())
+}
+
+// order puts targets of one priority in the order of trying. Weights that are
+// written are kept for each request; without them a prompt goes where prompts
+// that begin like it went before, unless that one is much slower or busier than
+// another, drawn at random, would be.
+func (x *exchange) order(m *model, list []*target) []*target {
+	if len(list) == 1 {
+		return list
+	}
+	if m.weighted {
+		return byWeight(list)
+	}
+	if m.affinity {
+		key := x.affinity()
+		slices.SortFunc(list, func(a, b *target) int {
+			return cmp.Compare(rendezvous(key, b.label), rendezvous(key, a.label))
+		})
+	} else {
+		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	}
+	// The power of two choices: the second is drawn at random from the rest.
+	if i := 1 + rand.IntN(len(list)-1); list[0].load.worse(&list[i].load, m.affinity) {
+		list[0], list[i] = list[i], list[0]
+	}
+	return list
+}
+
+// byWeight draws without putting back. Those of weight 0 come last.
+func byWeight(list []*target) []*target {
+	type drawn struct {
+		tg  *target
+		key float64
+	}
+	all := make([]drawn, len(list))
+	for i, tg := range list {
+		// Efraimidis and Spirakis: the order of exponential variates with the
+		// weights for rates is that of drawing by weight.
+		all[i] = drawn{tg, rand.ExpFloat64() / max(float64(tg.weight), 1e-9)}
+	}
+	slices.SortFunc(all, func(a, b drawn) int { return cmp.Compare(a.key, b.key) })
+	for i := range all {
+		list[i] = all[i].tg
+	}
+	return list
+}
+
+// stablePrefix is how many bytes of a prompt say that it begins like another:
+// more than providers cache at the least, less than where conversations part.
+const stablePrefix = 4 << 10
+
+// affinity is a hash of who asks and how the prompt begins.
+func (x *exchange) affinity() uint64 {
+	h := xxhash.New()
+	h.WriteString(x.identity.Tenant)
+	h.Write([]byte{0})
+	left := stablePrefix
+	x.req.Prompt.Bytes(0, func(p []byte) bool {
+		p = p[:min(len(p), left)]
+		left -= len(p)
+		h.Write(p)
+		return left > 0
+	})
+	return h.Sum64()
+}
+
+// rendezvous is the score of a target for a key: each key has its own order of
+// targets, and loses nothing of it when one comes or goes.
+func rendezvous(key uint64, label string) uint64 {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], key)
+	h := xxhash.New()
+	h.Write(b[:])
+	h.WriteString(label)
+	return h.Sum64()
+}
+
+// trouble is 0 for a target that works, more for one that is out.
+func (tg *target) trouble(x *exchange) int {
+	if tg.provider != nil {
+		if tg.provider.Ready(tg.named(x)) {
+			return 0
+		}
+		return 1
+	}
+	for _, m := range tg.backend.Pool.Snapshot().Members {
+		if m.State() <= pool.Returning {
+			return 0
+		}
+	}
+	return 1
+}
+
+// advance makes the next target the one to be tried. last is why the one before
+// brought no answer, nil at first. It says no when nobody is left.
+func (x *exchange) advance(last *failure) bool {
+	p := &x.plan
+	class := config.FallbackGeneral
+	if last != nil {
+		if class = config.FallbackClass(last.class.Fallback()); class == "" {
+			return false
+		}
+	} else if len(p.next) == 0 && x.everyoneIsTooShort() {
+		class = config.FallbackContextWindow
+	}
+	if class == config.FallbackGeneral && len(p.next) > 0 {
+		if last == nil && p.next[0].trouble(x) > 0 && x.around() {
+			return true
+		}
+		x.aim(p.next[0])
+		p.next = p.next[1:]
+		return true
+	}
+	if last != nil {
+		p.next = nil // what one of them refuses the others refuse
+	}
+	list := x.follow(class, false)
+	if len(list) == 0 {
+		return false
+	}
+	x.fallBack(class, list, reasonOf(class, last))
+	return true
+}
+
+// around goes to a fallback that works before the targets of the model, which are
+// all out; they stay for when it fails.
+func (x *exchange) around() bool {
+	p := &x.plan
+	before := *p
+	list := x.follow(config.FallbackGeneral, true)
+	if len(list) == 0 {
+		*p = before // as if nobody had looked
+		return false
+	}
+	x.fallBack(config.FallbackGeneral, append(list, before.next...), "general: the targets of the model are out")
+	return true
+}
+
+// follow takes fallbacks from the chain until one has targets that may serve the
+// request; working: and that are not out.
+func (x *exchange) follow(class config.FallbackClass, working bool) []*target {
+	p := &x.plan
+	for len(p.chain) > 0 && p.taken < maxFallbacks {
+		f := p.chain[0]
+		p.chain = p.chain[1:]
+		if !f.takes(class) || f.model != nil && slices.Contains(p.models, f.model) {
+			continue
+		}
+		if list := x.behind(&f); len(list) > 0 && (!working || list[0].trouble(x) == 0) {
+			p.taken++
+			return list
+		}
+	}
+	return nil
+}
+
+// fallBack makes the first of list the target, the rest those that follow.
+func (x *exchange) fallBack(class config.FallbackClass, list []*target, reason string) {
+	x.plan.class = class
+	if x.record.Fallback == "" {
+		x.record.Fallback = reason
+	}
+	x.plan.next = list[1:]
+	x.aim(list[0])
+}
+
+func reasonOf(class config.FallbackClass, last *failure) string {
+	if last == nil {
+		return string(class) + ": no target can serve the request"
+	}
+	return string(class) + ": " + last.class.String()
+}
+
+func (f *fallback) takes(class config.FallbackClass) bool {
+	if f.on == nil {
+		return class == config.FallbackGeneral
+	}
+	return slices.Contains(f.on, class)
+}
+
+// behind are the targets of a fallback that may serve the request and have not
+// been tried. Whoever asks must be allowed to ask for the model itself.
+func (x *exchange) behind(f *fallback) []*target {
+	var list []*target
+	if f.target != nil {
+		if why := x.unfit(f.target); why != "" {
+			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: x.title(f.target), Reason: why})
+			return nil
+		}
+		list = []*target{f.target}
+	} else {
+		if ok, err := f.when.holds(&view{x: x}); err != nil || !ok {
+			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: f.model.name, Reason: "its condition does not hold: " + f.when.text})
+			return nil
+		}
+		if !x.identity.Allows(f.model.name) || !x.route.allows(f.model.name) {
+			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: f.model.name, Reason: "the key may not ask for that model"})
+			return nil
+		}
+		x.plan.models = append(x.plan.models, f.model)
+		list = x.eligible(f.model)
+		x.plan.chain = append(slices.Clone(f.model.fallbacks), x.plan.chain...)
+	}
+	return slices.DeleteFunc(list, func(tg *target) bool {
+		return slices.ContainsFunc(x.plan.tried, tg.sameAs)
+	})
+}
+
+// sameAs says that both are one place under one name.
+func (tg *target) sameAs(other *target) bool { return tg.label == other.label }
+
+// aim makes tg the target.
+func (x *exchange) aim(tg *target) {
+	if x.pick != nil { // of another pool
+		x.settlePick()
+	}
+	p := &x.plan
+	p.tried = append(p.tried, tg)
+	x.target, x.edited, x.translation, p.here = tg, nil, nil, 0
+	x.record.Pool, x.record.Provider, x.record.ModelUsed = tg.pool, "", tg.named(x)
+	if tg.provider != nil {
+		x.record.Provider = tg.provider.Name()
+	}
+}
+
+// everyoneIsTooShort says that all targets were left out for their context.
+func (x *exchange) everyoneIsTooShort() bool {
+	return len(x.plan.skipped) > 0 && !slices.ContainsFunc(x.plan.skipped, func(s usage.Skipped) bool { return !strings.HasPrefix(s.Reason, tooLong) })
+}
+
+// nobody is the error when no target can serve the request: it says why each of
+// them cannot.
+func (x *exchange) nobody() *llm.Error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "no target of the model %q can serve this request:", x.record.ModelAsked)
+	for i, s := range x.plan.skipped {
+		if i > 0 {
+			b.WriteByte(';')
+		}
+		fmt.Fprintf(&b, " %s: %s", s.Target, s.Reason)
+	}
+	e := &llm.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "no_eligible_target", Message: b.String()}
+	if x.everyoneIsTooShort() {
+		e.Code, e.Param = "context_length_exceeded", "messages"
+	}
+	x.record.Skipped = x.plan.skipped
+	return e
+}
+
+// title is the target as headers and records have it.
+func (x *exchange) title(tg *target) string {
+	if tg.model == "" && x.rule == nil {
+		return tg.label + "/" + x.record.ModelAsked
+	}
+	return tg.label
+}
+
+// named is the model's name at the target.
+func (tg *target) named(x *exchange) string { return cmp.Or(tg.model, x.record.ModelAsked) }
