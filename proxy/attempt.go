@@ -255,7 +255,7 @@ func (a *attempt) answers(res *http.Response) (*answer, *failure) {
 	if a.credential != nil {
 		unzip(res)
 	}
-	ans := &answer{attempt: a, res: res, sse: isEventStream(res.Header)}
+	ans := &answer{attempt: a, res: res, sse: llm.IsStream(a.speaks(), mediaType(res.Header))}
 	enough := ans.enough()
 	ans.buf = ans.buffers.Get().(*[]byte)
 	for ans.n < enough && ans.err == nil {
@@ -315,8 +315,6 @@ func (a *attempt) failed(err error) *failure {
 	a.close()
 	return f
 }
-
-func isEventStream(h http.Header) bool { return mediaType(h) == "text/event-stream" }
 
 // mediaType is the answer's media type without its parameters.
 func mediaType(h http.Header) string {
@@ -547,7 +545,7 @@ func (x *exchange) outPath() string {
 // A failure says what cannot be said in it.
 func (x *exchange) translate(d llm.Dialect) *failure {
 	x.translation = nil
-	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d {
+	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d && !x.wantsArray() {
 		return nil
 	}
 	if tg := x.target; tg.provider == nil && (x.op == llm.OpResponses || tg.paths[x.path]) {

@@ -155,6 +155,9 @@ func (x *exchange) hold(n int64) *llm.Error {
 // for many minutes after it.
 func (x *exchange) dropBody() {
 	x.body, x.req, x.edited = nil, nil, nil
+	if x.translation != nil {
+		x.translation.Body = nil
+	}
 	x.server.bodies.Add(-x.held)
 	x.held = 0
 }

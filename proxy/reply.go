@@ -72,12 +72,16 @@ func (x *exchange) reply(e *llm.Error) {
 // (see settle): a client that only counts bytes must not take it for whole.
 func (x *exchange) replyInStream(e *llm.Error) {
 	x.broken = true
-	if !x.reads() || !strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
+	stream := strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") || x.translation != nil && x.wantsArray()
+	if !x.reads() || !stream {
 		return
 	}
 	x.writeDeadline(time.Now())
 	event := e.StreamError(x.op, x.record.RequestID)
-	if x.midEvent {
+	switch {
+	case x.reader != nil:
+		event = llm.Fail(x.reader, x.op, e, x.record.RequestID)
+	case x.midEvent:
 		event = append([]byte("\n\n"), event...) // end the half event, or it would swallow this one
 	}
 	n, err := x.w.Write(event)

@@ -52,10 +52,15 @@ func (x *exchange) tellRouting(h http.Header) {
 
 // contentType is that of a translated answer.
 func (x *exchange) contentType() string {
-	if x.req.Stream {
+	if x.record.Stream && !x.wantsArray() {
 		return "text/event-stream"
 	}
 	return "application/json"
+}
+
+// wantsArray says that a client of Gemini's streams takes them as one JSON array.
+func (x *exchange) wantsArray() bool {
+	return x.op == llm.OpGenerate && x.record.Stream && x.r.URL.Query().Get("alt") != "sse"
 }
 
 // where is who answers, for the record: a member's address, or the account at a
