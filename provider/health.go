@@ -196,6 +196,17 @@ func (p *Provider) Pick(model string, tried []*Credential, affinity uint64) (*Cr
 	return best, wait
 }
 
+// Named is the credential of that name unless it is among tried: for what one
+// account alone can do.
+func (p *Provider) Named(name string, tried []*Credential) *Credential {
+	for _, c := range p.credentials {
+		if c.name == name && !slices.Contains(tried, c) {
+			return c
+		}
+	}
+	return nil
+}
+
 // rank orders credentials of which none is fit: the least is the least bad.
 type rank struct {
 	fitness  fitness

@@ -28,6 +28,7 @@ type plan struct {
 	skipped   []usage.Skipped
 	chain     []fallback // that follow, in order
 	taken     int        // fallbacks taken
+	account   string     // the only one that may be used; "": any
 	tried     []*target
 	models    []*model             // whose targets and fallbacks have been taken up
 	here      int                  // attempts at the target, a provider
@@ -67,6 +68,9 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	x.plan.next = x.eligible(m)
 	if x.op.Further() && len(x.plan.next) == 0 && len(x.plan.skipped) == 0 {
 		return llm.NotFound(x.r.URL.Path)
+	}
+	if fail := x.continues(); fail != nil {
+		return fail
 	}
 	if !x.advance(nil) {
 		return x.nobody()

@@ -65,6 +65,7 @@ type Server struct {
 	upstreams map[upstreamKey]*upstream
 	closing   sync.WaitGroup // listeners on their way out
 
+	pins  pins
 	marks sync.Map // of targets by label, *mark: what is known of them outlives a configuration
 }
 

@@ -42,6 +42,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	res := a.res
 	y := &relay{x: x, a: a, sse: a.sse, tap: a.reader, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
 	x.reader = a.reader
+	x.remember(a)
 	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
 	x.record.Served, x.record.Status = a.where(), res.StatusCode
 	y.head()
