@@ -526,11 +526,34 @@ func (x *exchange) outBody() []byte {
 		} else {
 			x.edited = x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		}
-		if len(tg.defaults)+len(tg.overrides) > 0 {
-			x.edited = llm.SetMembers(x.edited, tg.defaults, tg.overrides)
-		}
+		x.edited = x.parameters(x.edited)
 	}
 	return x.edited
+}
+
+// parameters sets those of the target in a body of its dialect: all but those
+// of a chat that was translated, which were set before, or which have no such
+// place there.
+func (x *exchange) parameters(body []byte) []byte {
+	tg := x.target
+	if len(tg.defaults)+len(tg.overrides) == 0 {
+		return body
+	}
+	if x.translation == nil || x.dialect == llm.DialectOpenAI {
+		return llm.SetMembers(body, tg.defaults, tg.overrides)
+	}
+	split := func(list []llm.Member) (out []llm.Member) {
+		for _, m := range list {
+			switch {
+			case !slices.Contains(chatParameters[:], m.Name):
+				out = append(out, m)
+			case x.op != llm.OpChat:
+				x.record.Dropped = append(x.record.Dropped, m.Name)
+			}
+		}
+		return out
+	}
+	return llm.SetMembers(body, split(tg.defaults), split(tg.overrides))
 }
 
 // outPath is the path at a pool's member.
@@ -544,14 +567,22 @@ func (x *exchange) outPath() string {
 // translate puts the request into dialect d, if the client speaks another one.
 // A failure says what cannot be said in it.
 func (x *exchange) translate(d llm.Dialect) *failure {
-	x.translation = nil
+	x.translation, x.dialect = nil, d
 	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d && !x.wantsArray() {
 		return nil
 	}
 	if tg := x.target; tg.provider == nil && (x.op == llm.OpResponses || tg.paths[x.path]) {
 		return nil // the members speak the client's dialect
 	}
-	t, fail := llm.Translate(x.req, llm.Backend{
+	req := x.req
+	if tg := x.target; x.op == llm.OpChat && len(tg.chatDefaults)+len(tg.chatOverrides) > 0 {
+		var fail *llm.Error
+		set := llm.SetMembers(x.body, tg.chatDefaults, tg.chatOverrides)
+		if req, fail = llm.ReadAt(x.op, x.path, x.r.Header.Get("Content-Type"), set, x.table.readLimits); fail != nil {
+			return &failure{reply: fail, class: provider.BadRequest}
+		}
+	}
+	t, fail := llm.Translate(req, llm.Backend{
 		Dialect: d, Model: x.target.named(x), MaxOutput: x.target.maxOutput(), Quirks: x.target.quirks, Images: x.fetchImage,
 	})
 	if fail != nil {

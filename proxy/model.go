@@ -143,10 +143,28 @@ func (b *builder) modelTarget(mc *config.Model, tc config.Target, m *model) (*ta
 	if tg.overrides, err = members(tc.Overrides); err != nil {
 		return nil, fmt.Errorf("overrides: %w", err)
 	}
+	tg.chatDefaults, tg.chatOverrides = inChat(tg.defaults), inChat(tg.overrides)
 	if tc.Pool != "" {
 		b.allowPaths(tg, tc.Pool)
 	}
 	return tg, nil
+}
+
+// chatParameters have other names or places in other dialects: as members of a
+// chat they are set before it is translated.
+var chatParameters = [...]string{
+	"max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "n", "seed", "frequency_penalty", "presence_penalty",
+	"logit_bias", "logprobs", "top_logprobs", "response_format", "parallel_tool_calls", "tool_choice", "reasoning_effort", "user",
+}
+
+// inChat are the members of list that mean something in a chat of OpenAI's.
+func inChat(list []llm.Member) (out []llm.Member) {
+	for _, m := range list {
+		if slices.Contains(chatParameters[:], m.Name) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // quirksOf are the ways of a compatible server, as far as its requests and

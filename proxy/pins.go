@@ -24,6 +24,7 @@ type pins struct {
 // pin is a response and its maker.
 type pin struct {
 	id     string
+	tenant string
 	target string // label
 	where  string // the account
 }
@@ -31,7 +32,8 @@ type pin struct {
 // maxPins bounds the responses that are known, a hundred bytes each.
 const maxPins = 100_000
 
-func (p *pins) put(id, target, where string) {
+func (p *pins) put(made pin) {
+	id := made.id
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.byID[id]; e != nil {
@@ -41,7 +43,7 @@ func (p *pins) put(id, target, where string) {
 	if p.byID == nil {
 		p.byID = map[string]*list.Element{}
 	}
-	p.byID[id] = p.order.PushFront(&pin{id, target, where})
+	p.byID[id] = p.order.PushFront(&made)
 	if p.order.Len() > maxPins {
 		last := p.order.Back()
 		delete(p.byID, last.Value.(*pin).id)
@@ -66,7 +68,7 @@ func (x *exchange) remember(a *answer) {
 		return
 	}
 	if id := responseID(a.raw); id != "" {
-		x.server.pins.put(id, x.target.label, a.by())
+		x.server.pins.put(pin{id: id, tenant: x.identity.Tenant, target: x.target.label, where: a.by()})
 	}
 }
 
@@ -103,7 +105,7 @@ func (x *exchange) continues() *llm.Error {
 	}
 	p := &x.plan
 	maker := x.server.pins.of(id)
-	if maker == nil {
+	if maker == nil || maker.tenant != x.identity.Tenant { // what another tenant has made is nobody's
 		if len(p.next) == 1 && len(p.chain) == 0 && p.next[0].accounts < 2 {
 			return nil // there is nobody else
 		}

@@ -93,13 +93,14 @@ type target struct {
 
 // terms are the conditions and the changes under which a target serves.
 type terms struct {
-	when                condition
-	can                 *config.Capabilities // nil: nothing is known
-	regions             []string
-	timeouts            *config.Timeouts
-	defaults, overrides []llm.Member
-	quirks              llm.Quirks // of bodies that are made for it
-	ways                llm.Quirks // of bodies that pass: none but for servers that are known
+	when                        condition
+	can                         *config.Capabilities // nil: nothing is known
+	regions                     []string
+	timeouts                    *config.Timeouts
+	defaults, overrides         []llm.Member
+	chatDefaults, chatOverrides []llm.Member // those of them that are set before a chat is translated
+	quirks                      llm.Quirks   // of bodies that are made for it
+	ways                        llm.Quirks   // of bodies that pass: none but for servers that are known
 	*mark
 }
 

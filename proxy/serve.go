@@ -51,6 +51,7 @@ type aimed struct {
 	target      *target
 	edited      []byte           // body with the target's edits; nil: not made yet
 	translation *llm.Translation // of the request; nil: the target speaks the client's dialect
+	dialect     llm.Dialect      // that it speaks
 }
 
 // picking is what the picker was asked and said.
