@@ -65,8 +65,9 @@ type chat struct {
 	choice    choice
 	format    format
 	reasoning reasoning
-	n         int // choices; at least 1
-	maxTokens int // 0: not set
+	n         int  // choices; at least 1
+	maxTokens int  // 0: not set
+	legacy    bool // functions and function_call, the older form of tools (OpenAI)
 	stream    bool
 	usage     bool   // the client wants usage in the stream
 	echo      []byte // members of the request that a response repeats (Responses)

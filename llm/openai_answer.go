@@ -512,7 +512,7 @@ func (r *openAIEvents) called(s *jsonedit.Scanner, data []byte, index int, delta
 	if !call.started && len(name) > 0 {
 		call.started = true
 		if call.id == "" {
-			call.id = fmt.Sprintf("call_%s_%d_%d", r.id.String(), index, at)
+			call.id = newCallID(fmt.Sprintf("%s %s %d %d", to.context.RequestID, r.id, index, at))
 		}
 		r.tell(to, &event{kind: evToolStart, choice: index, tool: at, id: literal(call.id), name: name, sign: sign})
 		if len(call.held) > 0 {

@@ -77,6 +77,14 @@ func (w *openAIStream) write(out []byte, e *event) []byte {
 			c.empty = append(c.empty, false)
 		}
 		c.empty[e.tool] = true
+		if w.o.legacy {
+			if e.tool > 0 {
+				return out // this form has one call
+			}
+			out = append(w.open(out, e.choice), `"function_call":{`...)
+			out = append(appendText(out, "name", e.name), `,"arguments":""}`...)
+			return w.shut(out, "null")
+		}
 		out = w.openCall(out, e)
 		out = appendText(out, "id", e.id)
 		out = append(out, `,"type":"function","function":{`...)
@@ -93,7 +101,7 @@ func (w *openAIStream) write(out []byte, e *event) []byte {
 		for tool := range c.empty {
 			out = w.fill(out, e.choice, tool)
 		}
-		return w.shut(w.open(out, e.choice), `"`+openAIFinish(e.reason)+`"`)
+		return w.shut(w.open(out, e.choice), `"`+openAIFinish(e.reason, w.o.legacy)+`"`)
 	}
 	return out
 }
@@ -109,6 +117,13 @@ func (w *openAIStream) fill(out []byte, choice, tool int) []byte {
 }
 
 func (w *openAIStream) args(out []byte, choice, tool int, text lit) []byte {
+	if w.o.legacy {
+		if tool > 0 {
+			return out
+		}
+		out = append(w.open(out, choice), `"function_call":{`...)
+		return w.shut(append(appendText(out, "arguments", text), '}'), "null")
+	}
 	out = w.openCall(out, &event{choice: choice, tool: tool})
 	out = append(out, `,"function":{"arguments":"`...)
 	out = append(out, text...)
@@ -188,11 +203,14 @@ func (w *openAIStream) end(out []byte) []byte {
 }
 
 // openAIFinish is the word for why a choice ended.
-func openAIFinish(f finish) string {
+func openAIFinish(f finish, legacy bool) string {
 	switch f {
 	case finishLength, finishContext:
 		return "length"
 	case finishTools:
+		if legacy {
+			return "function_call"
+		}
 		return "tool_calls"
 	case finishFilter, finishRefusal:
 		return "content_filter"
@@ -241,9 +259,9 @@ func (w *openAIWhole) end(out []byte) []byte {
 		out = append(appendComma(out), `{"index":`...)
 		out = strconv.AppendInt(out, int64(i), 10)
 		out = append(out, `,"message":{"role":"assistant"`...)
-		out = openAIMessage(out, c)
+		out = openAIMessage(out, c, w.o.legacy)
 		out = append(out, `},"logprobs":null,"finish_reason":"`...)
-		out = append(append(out, openAIFinish(c.reason)...), `"}`...)
+		out = append(append(out, openAIFinish(c.reason, w.o.legacy)...), `"}`...)
 	}
 	out = append(out, ']')
 	if g.usage.Reported {
@@ -253,7 +271,7 @@ func (w *openAIWhole) end(out []byte) []byte {
 }
 
 // openAIMessage appends the members of a message after its role.
-func openAIMessage(out []byte, c *gatheredChoice) []byte {
+func openAIMessage(out []byte, c *gatheredChoice, legacy bool) []byte {
 	out = joinBlocks(append(out, `,"content":`...), c, evText)
 	out = joinBlocks(append(out, `,"refusal":`...), c, evRefusal)
 	signed := c.has(evRedacted)
@@ -275,7 +293,9 @@ func openAIMessage(out []byte, c *gatheredChoice) []byte {
 	if !c.has(evToolStart) {
 		return out
 	}
-	out = append(out, `,"tool_calls":[`...)
+	if !legacy {
+		out = append(out, `,"tool_calls":[`...)
+	}
 	for i := range c.blocks {
 		b := &c.blocks[i]
 		if b.kind != evToolStart {
@@ -284,6 +304,10 @@ func openAIMessage(out []byte, c *gatheredChoice) []byte {
 		args := b.text
 		if len(args) == 0 {
 			args = lit("{}")
+		}
+		if legacy { // this form has one call
+			out = append(out, `,"function_call":{`...)
+			return append(appendText(appendText(out, "name", b.name), "arguments", args), '}')
 		}
 		out = appendText(append(appendComma(out), '{'), "id", b.id)
 		out = append(out, `,"type":"function","function":{`...)

@@ -85,6 +85,7 @@ func (r *openAIReader) member(name string) {
 	case "tools":
 		r.toolList()
 	case "functions":
+		r.chat.legacy, r.choice.single = true, true // such an answer has one call
 		r.functions()
 	case "tool_choice", "function_call":
 		r.toolChoice(name)

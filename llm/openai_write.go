@@ -106,7 +106,7 @@ func (o *openAIWriter) name(t *turn) {
 
 func (o *openAIWriter) call(p *part) {
 	o.open()
-	o.quoted("id", o.q.toolID(p.id))
+	o.quoted("id", o.q.callID(p.id))
 	o.out = append(o.out, `,"type":"function","function":{`...)
 	o.quoted("name", p.name)
 	o.member("arguments")
@@ -277,7 +277,7 @@ func (o *openAIWriter) userTurns(turns []turn) {
 func (o *openAIWriter) result(p *part, images []*part) []*part {
 	o.open()
 	o.quoted("role", lit("tool"))
-	o.quoted("tool_call_id", o.q.toolID(p.id))
+	o.quoted("tool_call_id", o.q.callID(p.id))
 	o.member("content")
 	o.out = append(o.out, '"')
 	if p.isError {

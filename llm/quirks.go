@@ -3,7 +3,11 @@
 
 package llm
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+)
 
 // Quirks are where a server that is compatible with chat completions differs
 // from OpenAI's own. The zero value is OpenAI's.
@@ -47,6 +51,21 @@ func (q *Quirks) refuses(name string) bool {
 	}
 	return false
 }
+
+// callID is the id of a call as the server takes it, where the client's dialect
+// is another. OpenAI's takes no more than 40 bytes.
+func (q *Quirks) callID(id lit) lit {
+	if len(id) > maxCallID && !q.ToolIDs {
+		return lit(newCallID(id.String()))
+	}
+	return q.toolID(id)
+}
+
+const maxCallID = 40
+
+// newCallID is an id that stands for a longer one, or for what has none. The same
+// comes out for the same.
+func newCallID(of string) string { return fmt.Sprintf("call_%016x", xxhash.Sum64String(of)) }
 
 // toolID is the id of a call as the server takes it. The same id always comes
 // out the same, so that a call and its result still meet.

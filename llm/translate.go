@@ -35,6 +35,7 @@ type Translation struct {
 
 	dialect Dialect
 	quirks  Quirks
+	legacy  bool   // the client wants a call in the older form (OpenAI)
 	usage   bool   // the client asked for usage in its stream
 	model   string // the backend's name of it, where the server gives none
 	echo    []byte // members of the request that the answer repeats (Responses)
@@ -122,8 +123,9 @@ var codecs = [...]codec{
 // answerContext is what a writer of answers knows.
 type answerContext struct {
 	AnswerOptions
-	echo  []byte // see Translation
-	fault string // what the writer could not write, in the end
+	legacy bool   // see Translation
+	echo   []byte // see Translation
+	fault  string // what the writer could not write, in the end
 }
 
 // Translate makes the body for a backend. Where that speaks the client's
@@ -167,7 +169,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	if w.err != nil {
 		return nil, w.err
 	}
-	t.Body, t.Dropped, t.echo = w.out, w.dropped, c.echo
+	t.Body, t.Dropped, t.echo, t.legacy = w.out, w.dropped, c.echo, c.legacy
 	return t, nil
 }
 
@@ -215,7 +217,7 @@ func (t *Translation) Answer(o AnswerOptions) Reader {
 		o.MaxBody = defaultMaxBody
 	}
 	front := codecs[t.Op.Dialect()]
-	c := &answerContext{AnswerOptions: o, echo: t.echo}
+	c := &answerContext{AnswerOptions: o, echo: t.echo, legacy: t.legacy}
 	r := &relay{op: t.Op, context: c, dialect: t.dialect, model: t.model, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
 	if r.client = t.Stream; r.client {
 		r.to = front.writeStream(c)
