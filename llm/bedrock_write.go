@@ -44,6 +44,7 @@ func writeBedrock(w *requestWriter) {
 		b.message(w.turns[i:end], role)
 		i = end
 	}
+	w.some()
 	w.out = append(w.out, ']')
 	b.inference()
 	b.toolConfig()

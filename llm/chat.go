@@ -175,15 +175,20 @@ func (c *chat) partsOf(t *turn) []part { return c.parts[t.from:t.to] }
 // partsOfResult are the parts of what a tool answered.
 func (c *chat) partsOfResult(p *part) []part { return c.inner[p.from:p.to] }
 
-// path names a place in the client's words.
-func (c *chat) path(p place) string {
-	list := "messages"
+// list is the name of what holds the messages.
+func (c *chat) list() string {
 	switch c.dialect {
 	case DialectResponses:
-		list = "input"
+		return "input"
 	case DialectGemini:
-		list = "contents"
+		return "contents"
 	}
+	return "messages"
+}
+
+// path names a place in the client's words.
+func (c *chat) path(p place) string {
+	list := c.list()
 	path := p.field // of what stands beside the messages
 	if p.turn >= 0 {
 		path = at(list, int(p.turn))

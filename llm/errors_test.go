@@ -110,3 +110,30 @@ func TestOpOf(t *testing.T) {
 		}
 	}
 }
+
+func TestOpUnder(t *testing.T) {
+	for path, want := range map[string]llm.Op{
+		"/team/v1/messages":                           llm.OpMessages,
+		"/team/v1beta/models/g:streamGenerateContent": llm.OpGenerate,
+		"/a/v2/rerank":                                llm.OpRerank,
+		"/v1/projects/p/locations/r/publishers/google/models/g:predict": llm.OpOther,
+		"/v1/x/../chat/completions":                                     llm.OpChat,
+	} {
+		if got := llm.OpUnder(path); got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+	if model, stream, ok := llm.PathModel("/v1beta/models/tuned/g-1:streamGenerateContent"); model != "tuned/g-1" || !stream || !ok {
+		t.Errorf("%q, %v, %v", model, stream, ok)
+	}
+	for op := llm.OpChat; op <= llm.OpTranscription; op++ {
+		if op.String() == "unknown" || op.Dialect().String() == "unknown" {
+			t.Errorf("operation %d has no name", op)
+		}
+	}
+	for _, path := range llm.Paths() {
+		if llm.OpOf(path) == llm.OpOther {
+			t.Errorf("%s is not known", path)
+		}
+	}
+}

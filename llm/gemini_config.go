@@ -41,36 +41,42 @@ func (r *geminiReader) declarations(list string) {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		path := at(list, i)
-		t := tool{kind: toolFunction, path: path}
-		if !r.object(path) {
+		t := tool{kind: toolFunction}
+		if !r.s.Object() {
+			r.refuse(at(list, i), "must be an object")
 			return
 		}
-		for {
-			key, ok := r.next()
-			if !ok {
-				break
-			}
-			switch known := camel(key); {
-			case r.null():
-			case known == "name":
-				t.name = r.text(path + ".name")
-			case known == "description":
-				t.about = r.text(path + ".description")
-			case known == "parameters":
-				if raw := r.typed(path+"."+key, jsonedit.Object); r.err == nil {
-					t.schema = jsonSchema(raw)
-				}
-			case known == "parametersJsonSchema":
-				t.schema = r.typed(path+"."+key, jsonedit.Object)
-			default:
-				r.other("tools.functionDeclarations.", key)
-			}
-		}
-		if len(t.name) == 0 {
-			r.refuse(path+".name", "is missing")
+		if r.declaration(&t); r.err != nil {
+			r.prefix(at(list, i))
 		}
 		r.tools = append(r.tools, t)
+	}
+}
+
+func (r *geminiReader) declaration(t *tool) {
+	for {
+		key, ok := r.next()
+		if !ok {
+			break
+		}
+		switch known := camel(key); {
+		case r.null():
+		case known == "name":
+			t.name = r.text("name")
+		case known == "description":
+			t.about = r.text("description")
+		case known == "parameters":
+			if raw := r.typed(key, jsonedit.Object); r.err == nil {
+				t.schema = jsonSchema(raw)
+			}
+		case known == "parametersJsonSchema":
+			t.schema = r.typed(key, jsonedit.Object)
+		default:
+			r.other("tools.functionDeclarations.", key)
+		}
+	}
+	if len(t.name) == 0 {
+		r.refuse("name", "is missing")
 	}
 }
 

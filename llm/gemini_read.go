@@ -127,8 +127,9 @@ func (r *geminiReader) contents() {
 }
 
 func (r *geminiReader) content(i int) {
-	path := at("contents", i)
-	if !r.object(path) {
+	if !r.s.Object() {
+		r.s.Skip()
+		r.refuse(at("contents", i), "must be an object")
 		return
 	}
 	var parts saved
@@ -141,14 +142,14 @@ func (r *geminiReader) content(i int) {
 		switch {
 		case r.null():
 		case key == "role":
-			switch r.word(path + ".role") {
+			switch string(r.text("role")) {
 			case "user", "function", "":
 			case "model":
 				who = roleAssistant
 			case "system":
 				who = roleSystem
 			default:
-				r.refuse(path+".role", "must be user or model")
+				r.refuse("role", "must be user or model")
 			}
 		case key == "parts":
 			parts = r.save()
@@ -157,6 +158,7 @@ func (r *geminiReader) content(i int) {
 		}
 	}
 	if r.err != nil {
+		r.prefix(at("contents", i))
 		return
 	}
 	after := r.s
@@ -177,7 +179,8 @@ func (r *geminiReader) partList(field string, turn int, who role) {
 		r.part(place{field, int32(turn), 0, -1}, who)
 		return
 	}
-	if !r.array(r.path(place{field, int32(turn), -1, -1})) {
+	if !r.s.Array() {
+		r.refuse(r.path(place{field, int32(turn), -1, -1}), "must be an array")
 		return
 	}
 	for j := 0; r.element(); j++ {
@@ -211,23 +214,24 @@ func (r *geminiReader) part(where place, who role) {
 		switch known := camel(key); {
 		case r.null():
 		case known == "text":
-			g.text, g.hasText = r.text(r.path(where)+".text"), true
+			g.text, g.hasText = r.text("text"), true
 		case known == "thought":
-			g.thought = truth(r.boolean(r.path(where) + ".thought"))
+			g.thought = truth(r.boolean("thought"))
 		case known == "thoughtSignature":
-			g.sign = r.text(r.path(where) + ".thoughtSignature")
+			g.sign = r.text("thoughtSignature")
 		case known == "inlineData" || known == "fileData" || known == "functionCall" || known == "functionResponse":
 			g.kind, g.at = known, r.save()
 		case known == "executableCode" || known == "codeExecutionResult" || known == "toolCall" || known == "toolResponse":
 			r.s.Skip()
 			if r.err == nil {
-				r.err = cannot(r.path(where), "is of a tool that this model's server does not run")
+				r.err = cannot(key, "is of a tool that this model's server does not run")
 			}
 		default:
 			r.other("contents.parts.", key)
 		}
 	}
 	if r.err != nil {
+		r.prefix(r.path(where))
 		return
 	}
 	after := r.s
@@ -313,7 +317,8 @@ func clientSign(sign lit) lit {
 // medium reads data or a URL.
 func (r *geminiReader) medium(p *part, member string) {
 	path := func(name string) string { return r.path(p.place) + "." + member + name }
-	if !r.object(path("")) {
+	if !r.s.Object() {
+		r.refuse(path(""), "must be an object")
 		return
 	}
 	var url lit
@@ -325,16 +330,20 @@ func (r *geminiReader) medium(p *part, member string) {
 		switch known := camel(key); {
 		case r.null():
 		case known == "mimeType":
-			p.media = strings.ToLower(r.word(path(".mimeType")))
+			p.media = strings.ToLower(r.word("mimeType"))
 		case known == "data":
-			p.data = standardBase64(r.text(path(".data")))
+			p.data = standardBase64(r.text("data"))
 		case known == "fileUri":
-			url = r.text(path(".fileUri"))
+			url = r.text("fileUri")
 		case known == "displayName":
-			p.name = r.text(path(".displayName"))
+			p.name = r.text("displayName")
 		default:
 			r.other("contents.parts."+member+".", key)
 		}
+	}
+	if r.err != nil {
+		r.prefix(path(""))
+		return
 	}
 	if p.media == "" && len(url) > 0 {
 		p.media = mediaOfName(url.String())
@@ -390,8 +399,9 @@ func standardBase64(data lit) lit {
 }
 
 func (r *geminiReader) call(p *part, sign lit) {
-	path := r.path(p.place) + ".functionCall"
-	if !r.object(path) {
+	path := func() string { return r.path(p.place) + ".functionCall" }
+	if !r.s.Object() {
+		r.refuse(path(), "must be an object")
 		return
 	}
 	p.kind, p.sign, p.args = partToolCall, sign, []byte("{}")
@@ -403,17 +413,21 @@ func (r *geminiReader) call(p *part, sign lit) {
 		switch {
 		case r.null():
 		case key == "id":
-			p.id = r.text(path + ".id")
+			p.id = r.text("id")
 		case key == "name":
-			p.name = r.text(path + ".name")
+			p.name = r.text("name")
 		case key == "args":
-			p.args = r.typed(path+".args", jsonedit.Object)
+			p.args = r.typed("args", jsonedit.Object)
 		default:
 			r.other("contents.parts.functionCall.", key)
 		}
 	}
 	if len(p.name) == 0 {
-		r.refuse(path+".name", "is missing")
+		r.refuse("name", "is missing")
+	}
+	if r.err != nil {
+		r.prefix(path())
+		return
 	}
 	if r.calls++; len(p.id) == 0 {
 		p.id = lit("call_" + string(appendInt(nil, r.calls)))
@@ -425,8 +439,9 @@ func (r *geminiReader) call(p *part, sign lit) {
 // response reads what a tool answered, by the id of the call or else the first
 // of that name that waits.
 func (r *geminiReader) response(p *part) {
-	path := r.path(p.place) + ".functionResponse"
-	if !r.object(path) {
+	path := func() string { return r.path(p.place) + ".functionResponse" }
+	if !r.s.Object() {
+		r.refuse(path(), "must be an object")
 		return
 	}
 	p.kind, p.from = partToolResult, len(r.inner)
@@ -439,9 +454,9 @@ func (r *geminiReader) response(p *part) {
 		switch {
 		case r.null():
 		case key == "id":
-			p.id = r.text(path + ".id")
+			p.id = r.text("id")
 		case key == "name":
-			p.name = r.text(path + ".name")
+			p.name = r.text("name")
 		case key == "response":
 			answer = r.save()
 		case key == "parts":
@@ -451,13 +466,14 @@ func (r *geminiReader) response(p *part) {
 		}
 	}
 	if len(p.name) == 0 {
-		r.refuse(path+".name", "is missing")
+		r.refuse("name", "is missing")
 	}
 	if r.err != nil {
+		r.prefix(path())
 		return
 	}
 	if !r.answers(p) {
-		r.refuse(path, "answers no call of the content before")
+		r.refuse(path(), "answers no call of the content before")
 		return
 	}
 	if answer.is {
@@ -466,7 +482,7 @@ func (r *geminiReader) response(p *part) {
 	}
 	if parts.is {
 		r.back(parts)
-		if !r.array(path + ".parts") {
+		if !r.array(path() + ".parts") {
 			return
 		}
 		for j := 0; r.element(); j++ {
@@ -492,7 +508,11 @@ func (r *geminiReader) answers(p *part) bool {
 // answerText is what a tool answered as text: the string in an object that holds
 // nothing else, or the object.
 func (r *geminiReader) answerText(p *part) lit {
-	raw := r.typed(r.path(p.place)+".functionResponse.response", jsonedit.Object)
+	if r.s.Peek() != jsonedit.Object {
+		r.refuse(r.path(p.place)+".functionResponse.response", "must be an object")
+		return nil
+	}
+	raw := r.raw()
 	s := jsonedit.NewScanner(raw, 0)
 	var text lit
 	name, members := "", 0

@@ -50,6 +50,7 @@ func writeGemini(w *requestWriter) {
 		}
 		i = end
 	}
+	w.some()
 	w.out = append(w.out, ']')
 	g.toolList()
 	g.toolConfig()

@@ -85,7 +85,8 @@ func findMember(list []Member, name string) int {
 	return -1
 }
 
-// openAIMembers are those that OpenAI's chat completions and completions have.
+// openAIMembers are those of chat completions and completions that strict servers
+// know, where they are not named otherwise there.
 var openAIMembers = map[string]bool{
 	"model": true, "messages": true, "stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true,
 	"n": true, "stop": true, "temperature": true, "top_p": true, "seed": true, "logprobs": true, "top_logprobs": true,

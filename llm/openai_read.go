@@ -59,10 +59,11 @@ func (r *openAIReader) member(name string) {
 	if p, ok := openAIParams[name]; ok {
 		var raw []byte
 		if p.is == jsonedit.True {
-			if raw = r.boolean(name); !truth(raw) {
-				return // as if it were not there
-			}
-		} else if raw = r.typed(name, p.is); string(raw) == `["text"]` || p.is == jsonedit.Number && string(raw) == "0" && p.kind != paramTemperature && p.kind != paramSeed {
+			raw = r.boolean(name)
+		} else {
+			raw = r.typed(name, p.is)
+		}
+		if r.err != nil || inert(p.kind, raw) {
 			return
 		}
 		r.set(p.kind, name, raw)
@@ -107,6 +108,19 @@ func (r *openAIReader) member(name string) {
 	default:
 		r.other("", name)
 	}
+}
+
+// inert says that a value asks for what is done anyway, as if it were not there.
+func inert(k paramKind, raw []byte) bool {
+	switch k {
+	case paramLogprobs, paramStore:
+		return !truth(raw)
+	case paramPresencePenalty, paramFrequencyPenalty, paramTopLogprobs, paramTopK:
+		return float(raw) == 0
+	case paramModalities:
+		return string(raw) == `["text"]`
+	}
+	return false
 }
 
 func (r *requestReader) stops(name string) {

@@ -6,12 +6,16 @@ package llm
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // This file writes requests for chat completions.
 
-// maxStop is how many stop sequences chat completions take.
-const maxStop = 4
+const (
+	maxStop = 4  // stop sequences that chat completions take
+	maxUser = 64 // bytes of user; a hash stands for a longer one
+)
 
 func writeOpenAI(w *requestWriter) {
 	q := &w.backend.Quirks
@@ -461,13 +465,19 @@ func (o *openAIWriter) params() {
 		name string
 	}{
 		{paramTemperature, "temperature"}, {paramTopP, "top_p"}, {paramPresencePenalty, "presence_penalty"},
-		{paramFrequencyPenalty, "frequency_penalty"}, {paramVerbosity, "verbosity"}, {paramUser, "user"},
+		{paramFrequencyPenalty, "frequency_penalty"}, {paramVerbosity, "verbosity"},
 		{paramMetadata, "metadata"}, {paramStore, "store"}, {paramCacheKey, "prompt_cache_key"},
 		{paramModalities, "modalities"}, {paramTier, "service_tier"},
 	} {
 		if !o.q.refuses(p.name) {
 			o.pass(p.kind, p.name)
 		}
+	}
+	if user := o.take(paramUser); len(user) > maxUser+2 {
+		hash := fmt.Sprintf("user_%016x", xxhash.Sum64(user))
+		o.quoted("user", lit(hash))
+	} else if user != nil {
+		o.raw("user", user)
 	}
 	if !o.q.NoLogprobs {
 		o.pass(paramLogitBias, "logit_bias")
@@ -494,8 +504,12 @@ func (o *openAIWriter) params() {
 		o.raw(o.q.bound(), strconv.AppendInt(nil, int64(o.maxTokens), 10))
 	}
 	o.stops()
-	o.take(paramReasoning)
-	if word := o.reasoning.word(); word != "" && (word != "none" || o.reasoning.effort == "none") {
+	word := o.reasoning.word()
+	says := word != "" && (word != "none" || o.reasoning.effort == "none")
+	if !says || !o.q.NoEffort {
+		o.take(paramReasoning)
+	}
+	if says && !o.q.NoEffort {
 		o.quoted("reasoning_effort", lit(word))
 	}
 	o.responseFormat()

@@ -22,7 +22,8 @@ type Quirks struct {
 	RequiredAny     bool // tool_choice required is spelled any
 	RandomSeed      bool // seed is spelled random_seed
 	TopK            bool // top_k is known
-	KnownOnly       bool // members that OpenAI's API does not have are refused
+	NoEffort        bool // reasoning_effort is refused
+	KnownOnly       bool // members that not every such server knows are refused
 	ToolIDs         bool // ids of calls are nine letters or digits (Mistral)
 	Reasoning       bool // reasoning_content and thinking_blocks are wanted back in messages
 	CacheControl    bool // cache_control is known on parts and tools
@@ -46,6 +47,8 @@ func (q *Quirks) refuses(name string) bool {
 		return q.NoLogprobs
 	case "n":
 		return q.NoN
+	case "reasoning_effort":
+		return q.NoEffort
 	case "stream_options":
 		return q.NoStreamOptions
 	}

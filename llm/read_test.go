@@ -330,8 +330,8 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		valid := json.Valid(body) && utf8.Valid(body)
-		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther} {
-			req, refusal := llm.Read(op, "", body, llm.Limits{})
+		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther, llm.OpMessages, llm.OpImages, llm.OpGenerate} {
+			req, refusal := llm.ReadAt(op, "/v1beta/models/m:generateContent", "", body, llm.Limits{})
 			if refusal != nil {
 				if refusal.Status != 400 || refusal.Message == "" {
 					t.Fatalf("%+v", refusal)
@@ -357,6 +357,12 @@ func checkRequest(t *testing.T, req *llm.Request, body []byte) {
 	var before, after map[string]any
 	if err := json.Unmarshal(body, &before); err != nil {
 		t.Fatal(err)
+	}
+	if req.Op == llm.OpGenerate {
+		if req.Model != "m" || !bytes.Equal(req.Body(llm.Edits{Model: "other", IncludeUsage: true}), body) {
+			t.Fatalf("%s was edited", body)
+		}
+		return // nothing in the body is to be edited
 	}
 	if before["model"] != req.Model {
 		t.Fatalf("model %q, encoding/json has %q", req.Model, before["model"])

@@ -43,8 +43,9 @@ func (r *responsesReader) input() {
 
 func (r *responsesReader) item(i int) {
 	var m item
-	where := func(member string) string { return at("input", i) + "." + member }
-	if !r.object(at("input", i)) {
+	if !r.s.Object() {
+		r.s.Skip()
+		r.refuse(at("input", i), "must be an object")
 		return
 	}
 	for {
@@ -57,17 +58,17 @@ func (r *responsesReader) item(i int) {
 		}
 		switch key {
 		case "type":
-			m.kind = r.text(where("type"))
+			m.kind = r.text("type")
 		case "role":
-			m.role = r.text(where("role"))
+			m.role = r.text("role")
 		case "call_id":
-			m.callID = r.text(where("call_id"))
+			m.callID = r.text("call_id")
 		case "name":
-			m.name = r.text(where("name"))
+			m.name = r.text("name")
 		case "arguments":
-			m.args = r.text(where("arguments"))
+			m.args = r.text("arguments")
 		case "encrypted_content":
-			m.secret = r.text(where("encrypted_content"))
+			m.secret = r.text("encrypted_content")
 		case "content":
 			m.content = r.save()
 		case "output":
@@ -88,11 +89,13 @@ func (r *responsesReader) item(i int) {
 			}
 		}
 	}
-	if r.err == nil {
-		after := r.s
-		r.itemOf(i, &m)
-		r.s = after
+	if r.err != nil {
+		r.prefix(at("input", i))
+		return
 	}
+	after := r.s
+	r.itemOf(i, &m)
+	r.s = after
 }
 
 func (r *responsesReader) itemOf(i int, m *item) {
@@ -201,7 +204,8 @@ func (r *responsesReader) content(to *[]part, i int, field string, content saved
 		*to = append(*to, part{kind: partText, text: t.Of(r.body), place: place{field, int32(i), -1, -1}})
 		return
 	}
-	if !r.array(at("input", i) + "." + field) {
+	if !r.s.Array() {
+		r.refuse(at("input", i)+"."+field, "must be a string or an array of parts")
 		return
 	}
 	for j := 0; r.element(); j++ {
@@ -219,11 +223,13 @@ func (r *responsesReader) thought(i int, m *item) {
 			continue
 		}
 		r.back(list)
-		if !r.array(at("input", i) + ".summary") {
+		if !r.s.Array() {
+			r.refuse(at("input", i)+".summary", "must be an array")
 			return
 		}
 		for r.element() {
-			if !r.object(at("input", i) + ".summary") {
+			if !r.s.Object() {
+				r.refuse(at("input", i)+".summary", "must have objects only")
 				return
 			}
 			for {
@@ -275,25 +281,25 @@ func (r *responsesReader) part(where place, role string) part {
 		}
 		switch key {
 		case "type":
-			kind = r.text("type of a part")
+			kind = r.text("type")
 		case "text":
-			text = r.text("text of a part")
+			text = r.text("text")
 		case "refusal":
-			refusal = r.text("refusal of a part")
+			refusal = r.text("refusal")
 		case "image_url", "file_url":
-			url = r.text(key + " of a part")
+			url = r.text(key)
 		case "file_data":
-			data = r.text("file_data of a part")
+			data = r.text("file_data")
 		case "file_id":
-			p.id = r.text("file_id of a part")
+			p.id = r.text("file_id")
 		case "filename":
-			p.name = r.text("filename of a part")
+			p.name = r.text("filename")
 		case "input_audio":
 			audio = r.save()
 		case "cache_control":
 			p.cache = r.raw()
 		case "detail":
-			if d := r.text("detail of a part"); string(d) != "auto" {
+			if d := r.text("detail"); string(d) != "auto" {
 				r.ignore("input.content.detail", d)
 			}
 		case "annotations", "logprobs":
@@ -303,6 +309,7 @@ func (r *responsesReader) part(where place, role string) part {
 		}
 	}
 	if r.err != nil {
+		r.prefix(r.path(where))
 		return p
 	}
 	switch string(kind) {
@@ -381,9 +388,9 @@ func (r *responsesReader) audio(p *part, audio saved) {
 		}
 		switch {
 		case key == "data" && r.s.Peek() == jsonedit.String:
-			p.data = r.text("data of a part")
+			p.data = r.text("data")
 		case key == "format" && r.s.Peek() == jsonedit.String:
-			p.media = "audio/" + r.text("format of a part").String()
+			p.media = "audio/" + r.text("format").String()
 		default:
 			r.s.Skip()
 		}

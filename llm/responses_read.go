@@ -252,55 +252,66 @@ func (r *responsesReader) toolList() {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		path := at("tools", i)
-		t := tool{kind: toolFunction, path: path}
-		if !r.object(path) {
+		t := tool{kind: toolFunction, index: i}
+		if !r.s.Object() {
+			r.refuse(t.where(), "must be an object")
 			return
 		}
-		for {
-			key, ok := r.next()
-			if !ok {
-				break
-			}
-			if r.null() {
-				continue
-			}
-			switch key {
-			case "type":
-				t.label = r.word(path + ".type")
-			case "name":
-				t.name = r.text(path + ".name")
-			case "description":
-				t.about = r.text(path + ".description")
-			case "parameters":
-				t.schema = r.typed(path+".parameters", jsonedit.Object)
-			case "strict":
-				t.strict = r.boolean(path + ".strict")
-			case "cache_control":
-				t.cache = r.raw()
-			default:
-				if t.label == "function" {
-					r.other("tools.", key)
-				} else {
-					r.s.Skip()
-				}
-			}
+		if r.tool(&t); r.err != nil {
+			r.prefix(t.where())
+			return
 		}
 		switch t.label {
 		case "function":
-			if len(t.name) == 0 {
-				r.refuse(path+".name", "is missing")
-			}
-		case "":
-			r.refuse(path+".type", "is missing")
 		case "custom":
 			t.kind = toolCustom
 		default:
-			if r.err == nil {
-				r.err = cannot(path, "is the tool "+t.label+", which this model's server does not run")
-			}
+			r.err = cannot(t.where(), "is the tool "+t.label+", which this model's server does not run")
 		}
 		r.tools = append(r.tools, t)
+	}
+}
+
+// tool reads what is said of one tool; label is its type.
+func (r *responsesReader) tool(t *tool) {
+	for {
+		key, ok := r.next()
+		if !ok {
+			break
+		}
+		if r.null() {
+			continue
+		}
+		switch key {
+		case "type":
+			if label := r.text("type"); string(label) == "function" {
+				t.label = "function"
+			} else {
+				t.label = label.String()
+			}
+		case "name":
+			t.name = r.text("name")
+		case "description":
+			t.about = r.text("description")
+		case "parameters":
+			t.schema = r.typed("parameters", jsonedit.Object)
+		case "strict":
+			t.strict = r.boolean("strict")
+		case "cache_control":
+			t.cache = r.raw()
+		default:
+			if t.label == "function" {
+				r.other("tools.", key)
+			} else {
+				r.s.Skip()
+			}
+		}
+	}
+	switch {
+	case t.label == "":
+		r.refuse("type", "is missing")
+	case t.label == "function" && len(t.name) == 0:
+		r.refuse("name", "is missing")
 	}
 }
 

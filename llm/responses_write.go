@@ -15,17 +15,28 @@ func writeResponses(w *requestWriter) {
 	for first < len(w.turns) && w.turns[first].role == roleSystem {
 		first++
 	}
+	if first == len(w.turns) {
+		first = 0 // the server wants some input
+	}
 	o.instructions(w.turns[:first])
 	w.member("input")
 	w.out = append(w.out, '[')
 	for i := first; i < len(w.turns) && w.err == nil; i++ {
 		o.turn(&w.turns[i])
 	}
+	w.some()
 	w.out = append(w.out, ']')
 	o.toolList()
 	o.toolChoice()
 	o.params()
 	w.out = append(w.out, '}')
+}
+
+// some refuses a list of messages that came out empty.
+func (w *requestWriter) some() {
+	if w.out[len(w.out)-1] == '[' {
+		w.refuse(cannot(w.list(), "must have a message of the user for this server"))
+	}
 }
 
 // instructions writes what the system says before all else.

@@ -241,44 +241,12 @@ func partsCount(s *jsonedit.Scanner, data []byte) bool {
 	}
 }
 
-// readGeminiUsage reads usageMetadata. What was thought is beside the
-// candidates there, what tools brought in beside the prompt.
+// readGeminiUsage reads usageMetadata, of which each one is of all of the answer
+// so far.
 func (a *answer) readGeminiUsage(s *jsonedit.Scanner, data []byte) {
-	if u := geminiCounts(s, data); u.Reported {
+	if u := geminiUsage(s, data); u.Reported {
 		a.usage = u
 	}
-}
-
-func geminiCounts(s *jsonedit.Scanner, data []byte) Usage {
-	var u Usage
-	if !s.Object() {
-		s.Skip()
-		return u
-	}
-	var prompt, tools, candidates int
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			break
-		}
-		switch string(key.Of(data)) {
-		case "promptTokenCount":
-			prompt, u.Reported = count(s, data, prompt, u.Reported)
-		case "toolUsePromptTokenCount":
-			tools, _ = count(s, data, tools, false)
-		case "cachedContentTokenCount":
-			u.Cached, _ = count(s, data, u.Cached, false)
-		case "candidatesTokenCount":
-			candidates, u.Reported = count(s, data, candidates, u.Reported)
-		case "thoughtsTokenCount":
-			u.Reasoning, u.Reported = count(s, data, u.Reasoning, u.Reported)
-		default:
-			s.Skip()
-		}
-	}
-	u.Input, u.Output = prompt+tools, candidates+u.Reasoning
-	u.Cached = min(u.Cached, u.Input)
-	return u
 }
 
 // mediaEvent acts on the type of an event of the streams of images, speech and

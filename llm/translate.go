@@ -12,7 +12,7 @@ import (
 // Backend is the server for which a request is translated.
 type Backend struct {
 	Dialect Dialect
-	Model   string // its name there
+	Model   string // its name there; "": the client's
 	// MaxOutput is the bound on output tokens where the dialect requires one and
 	// the client set none. 0: 4096.
 	MaxOutput int
@@ -149,6 +149,9 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	case OpChat, OpResponses, OpMessages, OpGenerate:
 	default:
 		return nil, cannotServe(r.Op, b.Dialect)
+	}
+	if b.Model == "" {
+		b.Model = r.Model
 	}
 	if int(b.Dialect) >= len(codecs) || codecs[b.Dialect].writeRequest == nil || codecs[front].readRequest == nil {
 		return nil, cannotServe(r.Op, b.Dialect)

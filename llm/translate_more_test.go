@@ -169,6 +169,39 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// TestOwnDialect: a server of the client's dialect gets the client's bytes but
+// for the model and the wish for usage, and the client gets the server's but for
+// the model and the usage that it did not ask for.
+func TestOwnDialect(t *testing.T) {
+	body := `{ "model":"m", "stream":true, "x":[1, 2], "messages":[{"role":"user","content":"hi"}] }`
+	tr := translated(t, llm.OpChat, body, llm.Backend{Dialect: llm.DialectOpenAI, Model: "up"})
+	if want := `{ "model":"up", "stream":true, "x":[1, 2], "messages":[{"role":"user","content":"hi"}] ,"stream_options":{"include_usage":true}}`; string(tr.Body) != want {
+		t.Errorf("%s", tr.Body)
+	}
+	usage := "data: {\"id\":\"c\",\"model\":\"served\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1}}\n\n"
+	in := chunkOf("a") + usage + "data: [DONE]\n\n"
+	for _, asked := range []bool{false, true} {
+		got := answerOf(tr, llm.AnswerOptions{Stream: true, Model: "m", IncludeUsage: asked}, in)
+		want := strings.ReplaceAll(in, `"served"`, `"m"`)
+		if !asked {
+			want = strings.ReplaceAll(chunkOf("a"), `"served"`, `"m"`) + "data: [DONE]\n\n"
+		}
+		if got.Out != want || got.Usage.Input != 3 || !got.Finished || got.Served != "served" {
+			t.Errorf("asked %v: %+v", asked, got)
+		}
+	}
+
+	body = `{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}],"future":true}`
+	tr = translated(t, llm.OpMessages, body, llm.Backend{Dialect: llm.DialectAnthropic, Model: "up"})
+	if want := strings.Replace(body, `"m"`, `"up"`, 1); string(tr.Body) != want {
+		t.Errorf("%s", tr.Body)
+	}
+	tr = translated(t, llm.OpEmbeddings, `{"model":"m","input":"a"}`, llm.Backend{Dialect: llm.DialectOpenAI, Model: "up"})
+	if string(tr.Body) != `{"model":"up","input":"a"}` {
+		t.Errorf("%s", tr.Body)
+	}
+}
+
 // TestManyParts: a body of parts that are next to nothing is refused before it
 // takes a hundred times its size.
 func TestManyParts(t *testing.T) {
