@@ -18,7 +18,6 @@ type gatheredChoice struct {
 	blocks []block
 	reason finish
 	stop   lit // the stop sequence
-	done   bool
 }
 
 // block is a stretch of an answer of one kind.
@@ -73,7 +72,7 @@ func (g *gathered) take(e *event) {
 			}
 		}
 	case evFinish:
-		c.reason, c.stop, c.done = e.reason, clone(e.text), true
+		c.reason, c.stop = e.reason, clone(e.text)
 	}
 }
 

@@ -21,7 +21,6 @@ type openAIEvents struct {
 	created int64
 	choices []openAIChoice
 	usage   answer // of which only the usage is used
-	done    bool
 }
 
 type openAIChoice struct {
@@ -49,7 +48,6 @@ func openAIAnswer(q Quirks, stream bool) answerReader { return newReader(&openAI
 func (r *openAIEvents) event(kind, data []byte, to *relay) {
 	if string(data) == "[DONE]" {
 		r.finishAll(to)
-		r.done = true
 		to.emit(&event{kind: evEnd})
 		return
 	}

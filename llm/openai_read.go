@@ -365,9 +365,7 @@ func (r *openAIReader) toolChoice(name string) {
 	if !r.object(name) {
 		return
 	}
-	if c.mode = choiceTool; name == "function_call" {
-		c.mode = choiceTool
-	}
+	c.mode = choiceTool
 	kind := "function"
 	for {
 		key, ok := r.next()
@@ -388,7 +386,7 @@ func (r *openAIReader) toolChoice(name string) {
 		}
 	}
 	switch {
-	case kind == "custom", kind != "function" && kind != "allowed_tools":
+	case kind != "function" && kind != "allowed_tools":
 		r.refuse(name+".type", "must be function or allowed_tools")
 	case kind == "function" && len(c.name) == 0:
 		r.refuse(name, "must name a function")
