@@ -32,8 +32,8 @@ func (a *arrayReader) Feed(in []byte) []byte {
 func (a *arrayReader) Close() []byte {
 	a.out = a.out[:0]
 	a.take(a.Reader.Close())
-	if e, ok := a.scanner.Close(); ok {
-		a.event(&e)
+	if e, ok := a.scanner.Close(); ok && isObject(bytes.TrimSpace(e.Data)) {
+		a.event(&e) // else it is cut off
 	}
 	if a.Finished() || a.Failed() != "" {
 		a.end()

@@ -170,6 +170,7 @@ type frameEvents interface {
 // frameReader reads a stream of frames.
 type frameReader struct {
 	scanner frameScanner
+	last    frame
 	reader  frameEvents
 }
 
@@ -180,7 +181,8 @@ func (r *frameReader) feed(in []byte, to *relay) {
 		if !ok {
 			break
 		}
-		r.reader.frame(&m, to)
+		r.last = m
+		r.reader.frame(&r.last, to)
 	}
 	if r.scanner.fault != "" && !to.ended {
 		to.fail("the server sent " + r.scanner.fault)

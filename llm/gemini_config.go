@@ -218,19 +218,16 @@ func (r *geminiReader) mimeType(path string) {
 	}
 }
 
+// modalities reads what the answer may hold. No other dialect's answer is read
+// for more than text.
 func (r *geminiReader) modalities(path string) {
 	if !r.array(path) {
 		return
 	}
-	other := false
-	list := []byte{'['}
 	for i := 0; r.element(); i++ {
-		word := strings.ToLower(r.word(at(path, i)))
-		other = other || word != "text"
-		list = appendLit(appendComma(list), literal(word))
-	}
-	if other {
-		r.set(paramModalities, path, append(list, ']'))
+		if word := r.text(path); !strings.EqualFold(word.String(), "text") {
+			r.ignore(path, word)
+		}
 	}
 }
 

@@ -12,13 +12,14 @@ type geminiStream struct {
 	tail    []byte // after the candidates
 	choices []geminiOut
 	usage   Usage
-	bad     bool // a call had arguments that are no object
+	bad     bool // a candidate is, and was not cut short
 }
 
 // geminiOut is what is still to go out of one candidate.
 type geminiOut struct {
 	calls  []block // the first is the next to go
 	ended  []bool  // for each of calls
+	bad    bool    // a call had arguments that are no object
 	reason finish
 }
 
@@ -78,9 +79,10 @@ func (w *geminiStream) write(out []byte, e *event) []byte {
 		}
 	case evFinish:
 		c.reason = e.reason
-		for len(c.calls) > 0 && !w.bad {
+		for len(c.calls) > 0 {
 			out = w.call(out, e.choice)
 		}
+		w.bad = w.bad || c.bad && !cutShort(c.reason)
 	}
 	return out
 }
@@ -93,11 +95,15 @@ func (w *geminiStream) call(out []byte, choice int) []byte {
 	frame := w.open(out, choice)
 	frame, ok := appendGeminiCall(frame, &b)
 	if !ok {
-		w.bad = true
+		c.bad = true
 		return out
 	}
 	return w.shut(frame)
 }
+
+// cutShort says that the answer came to its bound, where the last call may be
+// incomplete: it is then left out.
+func cutShort(f finish) bool { return f == finishLength || f == finishContext }
 
 // geminiTail are the members of all frames after the candidates.
 func geminiTail(o *answerContext, id, model lit) []byte {
@@ -246,7 +252,7 @@ func (w *geminiWhole) end(out []byte) []byte {
 			case evToolStart:
 				out, ok = appendGeminiCall(out, b)
 			}
-			if !ok {
+			if !ok && !cutShort(c.reason) {
 				w.o.fault = badArguments
 				return append(out[:start], UpstreamFailed(badArguments).Body(OpGenerate, w.o.RequestID)...)
 			}

@@ -103,13 +103,19 @@ func isEmptySchema(schema []byte) bool {
 		if !ok {
 			return true
 		}
-		if string(key.Of(schema)) == "properties" && s.Object() {
+		switch string(key.Of(schema)) {
+		case "properties":
+			if !s.Object() {
+				return false
+			}
 			if _, some := s.NextMember(); some {
 				return false
 			}
-			continue
+		case "type", "title", "description", "additionalProperties", "required", "$schema":
+			s.Skip()
+		default:
+			return false
 		}
-		s.Skip()
 	}
 }
 

@@ -395,9 +395,6 @@ func (g *geminiWriter) generationConfig() {
 		g.raw("candidateCount", appendInt(nil, g.n))
 	}
 	g.stops()
-	if raw := g.take(paramModalities); raw != nil {
-		g.raw("responseModalities", bytes.ToUpper(raw))
-	}
 	g.responseFormat()
 	g.thinking()
 	if len(g.out) == empty {

@@ -53,7 +53,7 @@ func responsesAnswer(_ Quirks, stream bool) answerReader {
 
 // responsesEvent is one event, but for the values that are read later.
 type responsesEvent struct {
-	kind     string
+	kind     lit
 	index    int
 	part     int // summary_index
 	delta    lit
@@ -76,7 +76,7 @@ func (r *responsesEvents) event(_, data []byte, to *relay) {
 		to.fail("the server sent too many items")
 		return
 	}
-	switch e.kind {
+	switch string(e.kind) {
 	case "error", "response.failed", "response.cancelled":
 		r.failed(data, to)
 		return
@@ -87,12 +87,12 @@ func (r *responsesEvents) event(_, data []byte, to *relay) {
 	if e.has.response {
 		r.response(&e.response, data, to)
 	}
-	switch e.kind {
+	switch string(e.kind) {
 	case "response.completed", "response.incomplete", "response.done":
 		r.finish(to)
 	case "response.output_item.added", "response.output_item.done":
 		if e.has.item {
-			r.item(&e.item, data, e.index, strings.HasSuffix(e.kind, "done"), to)
+			r.item(&e.item, data, e.index, bytes.HasSuffix(e.kind, []byte("done")), to)
 		}
 	default:
 		r.delta(&e, to)
@@ -114,7 +114,12 @@ func readResponsesEvent(data []byte, last int) (e responsesEvent, ok bool) {
 		}
 		switch name := string(key.Of(data)); name {
 		case "type":
-			readText(&s, data, &e.kind)
+			t, ok := s.Text()
+			if !ok {
+				s.Skip()
+				continue
+			}
+			e.kind = t.Of(data)
 		case "output_index":
 			e.index, _ = count(&s, data, e.index, false)
 		case "summary_index":
@@ -144,15 +149,15 @@ func readResponsesEvent(data []byte, last int) (e responsesEvent, ok bool) {
 
 // delta reads the events of text, reasoning, refusals and arguments.
 func (r *responsesEvents) delta(e *responsesEvent, to *relay) {
-	name, isDelta := strings.CutSuffix(e.kind, ".delta")
+	name, isDelta := bytes.CutSuffix(e.kind, []byte(".delta"))
 	if !isDelta {
 		var done bool
-		if name, done = strings.CutSuffix(e.kind, ".done"); !done {
+		if name, done = bytes.CutSuffix(e.kind, []byte(".done")); !done {
 			return
 		}
 	}
 	kind, is := eventKind(0), itemMessage
-	switch name {
+	switch string(name) {
 	case "response.output_text":
 		kind = evText
 	case "response.refusal":

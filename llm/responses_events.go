@@ -340,7 +340,7 @@ func (w *responsesStream) response(out []byte, status string, err *Error) []byte
 
 // itemStatus is the status of the last item of an answer.
 func itemStatus(f finish) string {
-	if f == finishLength || f == finishContext {
+	if cutShort(f) {
 		return "incomplete"
 	}
 	return "completed"
