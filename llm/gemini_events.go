@@ -199,7 +199,7 @@ func appendGeminiCall(b []byte, call *block) ([]byte, bool) {
 	}
 	b = append(appendComma(b), `{"functionCall":{`...)
 	b = appendText(appendText(b, "id", call.id), "name", call.name)
-	b = append(append(appendMember(b, "args"), args...), '}')
+	b = append(appendLine(appendMember(b, "args"), args), '}')
 	if call.sign != nil {
 		b = appendText(b, "thoughtSignature", call.sign)
 	}
