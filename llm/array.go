@@ -66,7 +66,13 @@ func (a *arrayReader) take(events []byte) {
 }
 
 func (a *arrayReader) event(e *sse.Event) {
-	if data := bytes.TrimSpace(e.Data); e.HasData && !e.Over && len(data) > 0 && !a.closed {
+	data := bytes.TrimSpace(e.Data)
+	switch {
+	case a.closed:
+	case e.Over:
+		a.element(UpstreamFailed("the server sent an event over the limit").gemini())
+		a.end()
+	case e.HasData && len(data) > 0:
 		a.element(data)
 	}
 }

@@ -445,6 +445,11 @@ func (b *bedrockWriter) additional() {
 	switch {
 	case b.thinks && b.reasoning.adaptive:
 		b.raw("thinking", []byte(`{"type":"adaptive"}`))
+		if b.reasoning.effort != "" {
+			b.out = append(appendMember(b.out, "output_config"), '{')
+			b.quoted("effort", literal(b.reasoning.effort))
+			b.out = append(b.out, '}')
+		}
 	case b.thinks:
 		b.out = append(appendMember(b.out, "thinking"), `{"type":"enabled"`...)
 		b.raw("budget_tokens", appendInt(nil, b.reasoning.budget))

@@ -191,3 +191,53 @@ func TestSchemas(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignThinking: what another server thought does not go to one of the
+// client's own dialect, which would refuse it. All else keeps its bytes.
+func TestForeignThinking(t *testing.T) {
+	for _, c := range []struct {
+		op       llm.Op
+		in, want string
+	}{
+		{
+			llm.OpMessages,
+			`{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[ {"type":"thinking","thinking":"a","signature":"responses:x"} , {"type":"redacted_thinking","data":"responses:y"}, {"type":"text","text":"responses:"} ,{"signature":"responses:z"}]},{"content":"x","role":"user"},{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"Eq"},{"type":"thinking","signature":"responses:x"},{"type":"thinking","signature":"responses:x"}]},{"role":"assistant","content":[{"type":"thinking","signature":"responses:x"}]}]}`,
+			`{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[ {"type":"text","text":"responses:"}]},{"content":"x","role":"user"},{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"Eq"}]},{"role":"assistant","content":[]}]}`,
+		},
+		{
+			llm.OpResponses,
+			`{"model":"m","input":[{"type":"reasoning","summary":[],"encrypted_content":"anthropic:x"},{"type":"reasoning","summary":[],"encrypted_content":"gAAAA"},{"role":"user","content":"\"anthropic:"}]}`,
+			`{"model":"m","input":[{"type":"reasoning","summary":[],"encrypted_content":"gAAAA"},{"role":"user","content":"\"anthropic:"}]}`,
+		},
+		{
+			llm.OpGenerate,
+			`{"contents":[{"role":"model","parts":[{"text":"x"},{"thought":true,"thoughtSignature":"YW50aHJvcGljOkVxUUI="},{"functionCall":{"name":"f"},"thoughtSignature":"SIG"}]}]}`,
+			`{"contents":[{"role":"model","parts":[{"text":"x"},{"functionCall":{"name":"f"},"thoughtSignature":"SIG"}]}]}`,
+		},
+		{llm.OpMessages, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"\"responses:"}]}`, ""},
+		{llm.OpChat, `{"model":"m","messages":[{"role":"user","content":"x","thinking_blocks":[{"signature":"responses:x"}]}]}`, ""},
+	} {
+		tr := translated(t, c.op, c.in, llm.Backend{Dialect: c.op.Dialect(), Model: "m"})
+		want := c.want
+		if want == "" {
+			want = c.in
+		}
+		if string(tr.Body) != want || (c.want != "") != (len(tr.Dropped) == 1) {
+			t.Errorf("%v: %v\n%s", c.op, tr.Dropped, tr.Body)
+		}
+	}
+}
+
+// TestLines: what comes from the client's body or from arguments has no line
+// ends in an event.
+func TestLines(t *testing.T) {
+	body := "{\"model\":\"m\",\"stream\":true,\"input\":\"x\",\"tools\":[\n{\"type\":\"function\",\r\n\t\"name\":\"f\"}\n]}"
+	tr := translated(t, llm.OpResponses, body, llm.Backend{Dialect: llm.DialectOpenAI, Model: "m"})
+	in := chunkOf("a")
+	checkOut(t, llm.OpResponses, true, in, answerOf(tr, llm.AnswerOptions{Stream: true}, in).Out)
+	in = `{"output":[{"type":"function_call","call_id":"c","name":"f","arguments":"{\n\"x\":\r1}"}],"status":"completed"}`
+	got := answerOf(translation(t, llm.OpGenerate, llm.DialectResponses, true), llm.AnswerOptions{}, in)
+	if checkOut(t, llm.OpGenerate, true, in, got.Out); !got.Finished {
+		t.Error(got)
+	}
+}

@@ -11,6 +11,7 @@ type geminiStream struct {
 	o       *answerContext
 	tail    []byte // after the candidates
 	choices []geminiOut
+	size    int // bytes of arguments so far, of all calls
 	usage   Usage
 	bad     bool // a candidate is, and was not cut short
 }
@@ -70,6 +71,10 @@ func (w *geminiStream) write(out []byte, e *event) []byte {
 	case evToolArgs, evToolEnd:
 		for i := range c.calls {
 			if c.calls[i].tool == e.tool {
+				if w.size += len(e.text); w.size > maxWaiting {
+					c.bad = true // better broken than without end
+					return out
+				}
 				c.calls[i].text = append(c.calls[i].text, e.text...)
 				c.ended[i] = c.ended[i] || e.kind == evToolEnd
 			}
@@ -194,7 +199,7 @@ func appendGeminiCall(b []byte, call *block) ([]byte, bool) {
 	}
 	b = append(appendComma(b), `{"functionCall":{`...)
 	b = appendText(appendText(b, "id", call.id), "name", call.name)
-	b = append(append(appendMember(b, "args"), args...), '}')
+	b = append(appendLine(appendMember(b, "args"), args), '}')
 	if call.sign != nil {
 		b = appendText(b, "thoughtSignature", call.sign)
 	}

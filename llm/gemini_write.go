@@ -162,10 +162,11 @@ func (g *geminiWriter) user(turns []turn, calls []*part) {
 			}
 		}
 	}
+	var media []*part // of what tools answered: comes after all of that
 	for _, call := range calls {
 		for _, p := range results {
 			if bytes.Equal(p.id, call.id) {
-				g.result(p, call.name)
+				media = g.result(p, call.name, media)
 			}
 		}
 	}
@@ -175,8 +176,11 @@ func (g *geminiWriter) user(turns []turn, calls []*part) {
 			if len(name) == 0 {
 				g.refuse(cannot(g.path(p.place), "answers no call in the conversation"))
 			}
-			g.result(p, name)
+			media = g.result(p, name, media)
 		}
+	}
+	for _, p := range media {
+		g.part(p)
 	}
 	for i := range turns {
 		if turns[i].role != roleUser {
@@ -214,7 +218,8 @@ func (w *requestWriter) nameOfCall(p *part) lit {
 	return p.name
 }
 
-func (g *geminiWriter) result(p *part, name lit) {
+// result writes what a tool answered and adds its media to those to come.
+func (g *geminiWriter) result(p *part, name lit, media []*part) []*part {
 	g.open()
 	g.out = append(g.out, `"functionResponse":{`...)
 	g.quoted("name", name)
@@ -239,11 +244,13 @@ func (g *geminiWriter) result(p *part, name lit) {
 	g.out = append(g.out, '}', '}')
 	g.cached(p)
 	for i := range inner {
-		g.cached(&inner[i])
-		if kind := inner[i].kind; kind != partText && kind != partOther {
-			g.part(&inner[i]) // beside the answer, which has no media
+		if kind := inner[i].kind; kind == partText {
+			g.cached(&inner[i])
+		} else if kind != partOther {
+			media = append(media, &inner[i])
 		}
 	}
+	return media
 }
 
 // part writes a part of a content.
@@ -268,6 +275,7 @@ func (g *geminiWriter) part(p *part) {
 }
 
 func (g *geminiWriter) medium(p *part) {
+	g.unnamed(p)
 	if p.text != nil {
 		g.open()
 		g.quoted("text", p.text)

@@ -53,3 +53,20 @@ func (w *requestWriter) fetch(p *part) bool {
 	p.data = base64.StdEncoding.AppendEncode(nil, data)
 	return true
 }
+
+// unnamed notes that the name of a file is lost.
+func (w *requestWriter) unnamed(p *part) {
+	if len(p.name) == 0 {
+		return
+	}
+	switch w.dialect {
+	case DialectAnthropic:
+		w.drop("messages.content.title")
+	case DialectGemini:
+		w.drop("contents.parts.displayName")
+	case DialectResponses:
+		w.drop("input.content.filename")
+	default:
+		w.drop("messages.content.file.filename")
+	}
+}

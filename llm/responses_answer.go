@@ -290,6 +290,10 @@ func (r *responsesEvents) response(s *jsonedit.Scanner, data []byte, to *relay) 
 			s.Skip()
 		}
 	}
+	if !hasOutput && r.status == "" && !r.started && !hasError {
+		to.fail("the server's answer is no response")
+		return false
+	}
 	if hasError && r.status != "failed" && r.status != "completed" && r.status != "incomplete" {
 		r.failed(data, to)
 		return false

@@ -38,7 +38,7 @@ func readResponses(c *chat, body []byte, depth int) *Error {
 		}
 		if repeated[name] && r.err == nil && !r.echoed[name] {
 			r.echoed[name] = true
-			c.echo = append(appendMember(c.echo, name), bytes.TrimSpace(body[start:r.s.Pos()])...)
+			c.echo = appendLine(appendMember(c.echo, name), bytes.TrimSpace(body[start:r.s.Pos()]))
 		}
 	}
 	for _, m := range responsesDefaults {
@@ -53,6 +53,9 @@ func readResponses(c *chat, body []byte, depth int) *Error {
 	if input.is && r.err == nil {
 		r.back(input)
 		r.input()
+	}
+	if len(r.turns) == 0 {
+		r.refuse("input", "has nothing for the model")
 	}
 	return r.err
 }

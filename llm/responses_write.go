@@ -230,6 +230,7 @@ func (o *responsesWriter) part(p *part, assistant bool) {
 
 func (o *responsesWriter) file(p *part) {
 	if p.text != nil {
+		o.unnamed(p)
 		o.out = append(o.out, `"type":"input_text"`...)
 		o.quoted("text", p.text)
 		return

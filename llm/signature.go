@@ -3,7 +3,11 @@
 
 package llm
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/penstock/penstock/internal/jsonedit"
+)
 
 // Signatures of thinking are good only at servers of the family that made them,
 // and clients send them back with every later turn, perhaps to a server of
@@ -56,6 +60,155 @@ func (c *chat) ownSigns(backend Dialect) {
 			if p.sign = nil; p.kind == partRedacted {
 				p.kind, p.name = partOther, lit("redacted_thinking")
 			}
+		}
+	}
+}
+
+// foreignThinking names what withoutForeign takes out, which a server of the
+// client's own dialect would refuse.
+const foreignThinking = "thinking of another server"
+
+// withoutForeign is a body for a server of the client's dialect without the
+// thinking of other servers, with which the client got marked signatures. The
+// rest keeps its bytes.
+func withoutForeign(front Dialect, body []byte) ([]byte, bool) {
+	list, inner := "messages", "content"
+	switch front {
+	case DialectResponses:
+		list, inner = "input", ""
+	case DialectGemini:
+		list, inner = "contents", "parts"
+	case DialectAnthropic:
+	default:
+		return body, false
+	}
+	if !mayBeForeign(front, body) {
+		return body, false
+	}
+	var edits []jsonedit.Edit
+	s := jsonedit.NewScanner(body, 0)
+	s.Object()
+	for {
+		key, ok := s.NextMember()
+		if !ok {
+			break
+		}
+		if string(key.Of(body)) != list || s.Peek() != jsonedit.Array {
+			s.Skip()
+			continue
+		}
+		if inner == "" {
+			edits = takeForeign(front, &s, body, edits)
+			continue
+		}
+		s.Array()
+		for s.NextElement() {
+			if !s.Object() {
+				s.Skip()
+				continue
+			}
+			for {
+				key, ok := s.NextMember()
+				if !ok {
+					break
+				}
+				if string(key.Of(body)) == inner && s.Peek() == jsonedit.Array {
+					edits = takeForeign(front, &s, body, edits)
+				} else {
+					s.Skip()
+				}
+			}
+		}
+	}
+	if s.Failed() || len(edits) == 0 {
+		return body, false
+	}
+	return jsonedit.Apply(body, edits...), true
+}
+
+// mayBeForeign says whether a mark occurs anywhere in a body. What begins the
+// marks is nine bytes long, and so the same twelve in base64 of either alphabet.
+func mayBeForeign(front Dialect, body []byte) bool {
+	for d, tag := range signTags {
+		if tag == "" || Dialect(d) == front {
+			continue
+		}
+		if front == DialectGemini {
+			tag = string(geminiSign(lit(tag)))[:8]
+		}
+		if bytes.Contains(body, []byte(`"`+tag)) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeForeign adds the edits that take foreign thinking out of an array.
+func takeForeign(front Dialect, s *jsonedit.Scanner, body []byte, edits []jsonedit.Edit) []jsonedit.Edit {
+	kept, last, pending := false, 0, -1 // where the last element ended; where a taken one began
+	s.Array()
+	for s.NextElement() {
+		s.Peek()
+		start := s.Pos()
+		if pending >= 0 { // with the comma after it
+			edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: start}})
+			pending = -1
+		}
+		element := *s
+		s.Skip()
+		switch foreign := isForeign(front, &element, body); {
+		case !foreign:
+			kept = true
+		case kept: // with the comma before it
+			edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: last, End: s.Pos()}})
+		default:
+			pending = start
+		}
+		last = s.Pos()
+	}
+	if pending >= 0 {
+		edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: last}})
+	}
+	return edits
+}
+
+// isForeign says that an element is thinking with the mark of another server.
+func isForeign(front Dialect, s *jsonedit.Scanner, body []byte) bool {
+	if !s.Object() {
+		return false
+	}
+	for {
+		key, ok := s.NextMember()
+		if !ok {
+			return false
+		}
+		t, ok := s.Text()
+		if !ok {
+			s.Skip()
+			continue
+		}
+		sign := lit(t.Of(body))
+		switch string(key.Of(body)) {
+		case "thoughtSignature", "thought_signature":
+			if front != DialectGemini {
+				continue
+			}
+			if sign = clientSign(sign); sign == nil {
+				continue
+			}
+		case "signature", "data":
+			if front != DialectAnthropic {
+				continue
+			}
+		case "encrypted_content":
+			if front != DialectResponses {
+				continue
+			}
+		default:
+			continue
+		}
+		if _, from := untagSign(front, sign); from != family(front) {
+			return true
 		}
 	}
 }

@@ -143,6 +143,10 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		if b.Strict && len(t.Dropped) > 0 {
 			return nil, leftOut(t.Dropped[0], b.Dialect)
 		}
+		if body, foreign := withoutForeign(front, t.Body); foreign {
+			t.Body, t.Dropped = body, append(t.Dropped, foreignThinking)
+			slices.Sort(t.Dropped)
+		}
 		return t, nil
 	}
 	switch r.Op {
@@ -306,6 +310,17 @@ func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 1
 func appendComma(b []byte) []byte {
 	if n := len(b); n > 0 && b[n-1] != '{' && b[n-1] != '[' && b[n-1] != ':' {
 		return append(b, ',')
+	}
+	return b
+}
+
+// appendLine appends JSON without its line ends, which none has inside of a
+// string: for events, of which each line is one field.
+func appendLine(b, json []byte) []byte {
+	for _, c := range json {
+		if c != '\n' && c != '\r' {
+			b = append(b, c)
+		}
 	}
 	return b
 }
