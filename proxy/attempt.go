@@ -521,14 +521,29 @@ func (x *exchange) outBody() []byte {
 	}
 	if x.edited == nil {
 		tg := x.target
-		if t := x.translation; t != nil {
+		switch t := x.translation; {
+		case t != nil:
 			x.edited = t.Body
-		} else {
+		case tg.provider != nil && translates(x.op):
+			x.edited = x.adapted()
+		default:
 			x.edited = x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		}
 		x.edited = x.parameters(x.edited)
 	}
 	return x.edited
+}
+
+// adapted is the body for a server of the client's own dialect: with the edits
+// that it needs, and without what only the maker of an earlier answer can read.
+func (x *exchange) adapted() []byte {
+	tg := x.target
+	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways})
+	if fail != nil { // not for a server of this dialect
+		return x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+	}
+	x.record.Dropped = t.Dropped
+	return t.Body
 }
 
 // parameters sets those of the target in a body of its dialect: all but those

@@ -5,6 +5,7 @@ package proxy
 
 import (
 	"math"
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -70,4 +71,35 @@ func (r *ratio) learn(estimated, reported int) {
 	if v := float64(reported) / float64(max(estimated, 1)); estimated >= 64 && v >= least && v <= most {
 		smooth(&r.bits, v)
 	}
+}
+
+// spans counts how long whole answers took, by powers of two of a millisecond:
+// the last one is beyond six days.
+type spans struct {
+	counts [30]atomic.Uint32
+}
+
+func (s *spans) add(d time.Duration) {
+	s.counts[min(bits.Len64(uint64(max(0, d.Milliseconds()))), len(s.counts)-1)].Add(1)
+}
+
+// fewest is how many answers must have been seen before their times say much.
+const fewest = 100
+
+// longest is a bound that one answer of a hundred reached: those that took
+// longer are that many at least. 0: too few were seen.
+func (s *spans) longest() time.Duration {
+	total, above := uint64(0), uint64(0)
+	for i := range s.counts {
+		total += uint64(s.counts[i].Load())
+	}
+	if total < fewest {
+		return 0
+	}
+	for i := len(s.counts) - 1; i > 0; i-- {
+		if above += uint64(s.counts[i].Load()); above*100 >= total {
+			return time.Millisecond << (i - 1)
+		}
+	}
+	return 0
 }

@@ -51,3 +51,25 @@ func TestRatio(t *testing.T) {
 		t.Errorf("%v, not 1.3", got)
 	}
 }
+
+func TestSpans(t *testing.T) {
+	var s spans
+	for range 97 {
+		s.add(10 * time.Millisecond)
+	}
+	s.add(3 * time.Second)
+	if got := s.longest(); got != 0 {
+		t.Errorf("after %d answers: %v", 98, got)
+	}
+	s.add(10 * time.Millisecond)
+	s.add(10 * time.Millisecond)
+	if got := s.longest(); got < 2*time.Second || got > 3*time.Second {
+		t.Errorf("one of a hundred took 3 s: %v", got)
+	}
+	for range 200 {
+		s.add(0)
+	}
+	if got := s.longest(); got > 16*time.Millisecond {
+		t.Errorf("one of three hundred took 3 s: %v", got)
+	}
+}

@@ -5,6 +5,7 @@ package proxy
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/penstock/penstock/config"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ type Instruments struct {
 	tpot     *prometheus.HistogramVec
 	tokens   *prometheus.CounterVec
 	attempts *prometheus.CounterVec
+	fallen   *prometheus.CounterVec
 	routes   *prometheus.CounterVec
 	copies   *prometheus.CounterVec
 	refused  *prometheus.CounterVec
@@ -53,6 +55,8 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Tokens by kind: input, cached (part of input), output."}, []string{"model", "pool", "kind"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_attempts_failed_total",
 			Help: "Attempts at members that brought no answer, by the error that one would have reported."}, []string{"pool", "code"}),
+		fallen: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_fallbacks_total",
+			Help: "Requests that went to a fallback, by the model asked for (aliases resolved) and the class: general, contextWindow, contentPolicy, degraded."}, []string{"model", "class"}),
 		routes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_http_route_requests_total",
 			Help: "Requests that HTTP routes took, by route, pool and class of the status as sent (2xx; 4xx includes clients that left)."}, []string{"route", "pool", "class"}),
 		copies: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_mirrored_requests_total",
@@ -67,7 +71,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Exchanges cut because a drain ran out of time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.fallen, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
 	}
 	return in
 }
@@ -100,6 +104,10 @@ func (in *Instruments) observe(x *exchange) {
 	if x.rule != nil {
 		in.routes.WithLabelValues(rec.Route, rec.Pool, strconv.Itoa(rec.Status/100)+"xx").Inc()
 	}
+	if x.model != nil && rec.Fallback != "" {
+		class, _, _ := strings.Cut(rec.Fallback, ":")
+		in.fallen.WithLabelValues(x.model.name, class).Inc()
+	}
 	if x.target == nil || x.target.counts == nil {
 		in.requests.WithLabelValues("", "", strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 		return
@@ -112,7 +120,7 @@ func (in *Instruments) observe(x *exchange) {
 		if x.model != nil {
 			model = x.model.name
 		}
-		in.requests.WithLabelValues(model, x.target.pool, strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
+		in.requests.WithLabelValues(model, x.target.place(), strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 	}
 	c.seconds.Observe(rec.Total)
 	if rec.TTFT > 0 {

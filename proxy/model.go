@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -177,6 +178,14 @@ func quirksOf(q provider.Quirks) llm.Quirks {
 	}
 }
 
+// place is the name of the pool or provider.
+func (tg *target) place() string {
+	if tg.provider != nil {
+		return tg.provider.Name()
+	}
+	return tg.pool
+}
+
 // members are the members of a JSON object in the order of their names.
 func members(m map[string]any) ([]llm.Member, error) {
 	var out []llm.Member
@@ -238,4 +247,30 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 		tg.regions = []string{pc.Region}
 	}
 	return tg, nil
+}
+
+// tight warns of total times in which not all answers fit that targets have given
+// before.
+func (t *table) tight(log *slog.Logger) {
+	said := map[string]bool{}
+	for _, m := range t.all() {
+		for _, tg := range m.targets {
+			if p99 := tg.spans.longest(); p99 > tg.timeouts.Total.D() && !said[m.name+tg.label] {
+				said[m.name+tg.label] = true
+				log.Warn("timeouts.total is shorter than one answer of a hundred has taken", "model", m.name, "target", tg.label,
+					"total", tg.timeouts.Total.D(), "took", p99)
+			}
+		}
+	}
+}
+
+// all are the models that have targets.
+func (t *table) all() []*model {
+	list := slices.Clone(t.patterns)
+	for _, name := range slices.Sorted(maps.Keys(t.models)) {
+		if m := t.models[name]; m.name == name {
+			list = append(list, m)
+		}
+	}
+	return list
 }

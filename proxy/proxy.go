@@ -73,6 +73,7 @@ type Server struct {
 type mark struct {
 	load  load
 	ratio ratio
+	spans spans
 }
 
 func (s *Server) markOf(label string) *mark {
@@ -153,6 +154,7 @@ func (c *Change) Commit() {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.table.tight(s.log)
 	s.marks.Range(func(label, _ any) bool {
 		if !c.table.labels[label.(string)] {
 			s.marks.Delete(label)

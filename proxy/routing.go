@@ -106,10 +106,16 @@ func (x *exchange) settlePick() {
 }
 
 // learn takes from the exchange what the next one may use: how many tokens the
-// target counts in a prompt.
+// target counts in a prompt, and how long it took.
 func (x *exchange) learn() {
-	if x.target != nil && x.rule == nil && x.record.Tokens.Reported && x.plan.estimated > 0 {
+	if x.target == nil || x.rule != nil || x.target.mark == nil {
+		return
+	}
+	if x.record.Tokens.Reported && x.plan.estimated > 0 {
 		x.target.ratio.learn(x.plan.estimated, x.record.Tokens.Input)
+	}
+	if x.record.Status == http.StatusOK && x.record.ErrorClass == "" {
+		x.target.spans.add(time.Since(x.record.Time))
 	}
 }
 
