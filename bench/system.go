@@ -50,6 +50,7 @@ type System struct {
 	// which ScrapeCost measures, is not to be laid on the chunks that happen
 	// to pass. No command: the subject itself.
 	Quiet    Proxy
+	Provider Proxy // the subject with a managed provider in place of its pool
 	Baseline Proxy
 	Others   []Proxy // measured too, without a budget
 	// Backend is the command line of a [Backend] process that listens at the
@@ -67,10 +68,11 @@ type System struct {
 
 // Budgets of the system benches.
 const (
-	maxRequestRatio = 1.3                   // CPU per request over the baseline's
-	maxChunk        = 20 * time.Microsecond // or the baseline's in the same run, whichever is more
-	maxStreamMemory = 600 << 20
-	maxScrapeShare  = 0.15 // of a core
+	maxRequestRatio  = 1.3                   // CPU per request over the baseline's
+	maxProviderRatio = 1.4                   // likewise, by way of a provider
+	maxChunk         = 20 * time.Microsecond // or the baseline's in the same run, whichever is more
+	maxStreamMemory  = 600 << 20
+	maxScrapeShare   = 0.15 // of a core
 )
 
 // Figure is one measured value.
@@ -204,7 +206,19 @@ func medianOf(v []float64) float64 {
 // RequestCost is the CPU time of each proxy for a POST of 2 KB that is answered
 // with 1 KB, HTTP/1.1 with keep-alive.
 func (s *System) RequestCost(ctx context.Context) ([]Figure, error) {
-	list, _, stop, err := s.begin(ctx, &Backend{}, poolSize, s.all())
+	return s.requestCost(ctx, "cpu per request", s.all(), maxRequestRatio)
+}
+
+// ProviderCost is RequestCost for the gateway in front of a managed provider that
+// speaks the client's dialect.
+func (s *System) ProviderCost(ctx context.Context) ([]Figure, error) {
+	proxies := s.all()
+	proxies[0] = s.Provider
+	return s.requestCost(ctx, "cpu per request, provider", proxies, maxProviderRatio)
+}
+
+func (s *System) requestCost(ctx context.Context, measure string, proxies []Proxy, bound float64) ([]Figure, error) {
+	list, _, stop, err := s.begin(ctx, &Backend{}, poolSize, proxies)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +226,7 @@ func (s *System) RequestCost(ctx context.Context) ([]Figure, error) {
 	n := orDefault(s.Requests, 4000)
 	turn := Turn{Prompt: Prompt{{ID: 1, Tokens: 470}}}
 	body := ChatBody(&turn, "bench", 200, false)
-	s.logf("cpu per request, %d B in, %d requests a round", len(body), n)
+	s.logf("%s, %d B in, %d requests a round", measure, len(body), n)
 	drive := func(p *running, n int) error { return drive(ctx, p.address, body, n, 8) }
 	values, err := s.rounds(list,
 		func(p *running) error { return drive(p, n/2) },
@@ -222,9 +236,9 @@ func (s *System) RequestCost(ctx context.Context) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := s.figures("cpu per request", "us", values)
-	out[0].Budget = fmt.Sprintf("<= %.1f x %s", maxRequestRatio, s.Baseline.Name)
-	out[0].Over = out[0].Ratio > maxRequestRatio
+	out := s.figures(measure, "us", values)
+	out[0].Budget = fmt.Sprintf("<= %.1f x %s", bound, s.Baseline.Name)
+	out[0].Over = out[0].Ratio > bound
 	return out, nil
 }
 

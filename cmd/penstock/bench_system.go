@@ -73,7 +73,7 @@ is measured too if it is installed. Linux only.`,
 	f.common(fs)
 	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
 	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
-	fs.StringSliceVar(&f.measures, "measure", []string{"request", "chunk", "streams", "scrape"}, "measurements to run")
+	fs.StringSliceVar(&f.measures, "measure", []string{"request", "provider", "chunk", "streams", "scrape"}, "measurements to run")
 	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
 	fs.IntVar(&f.streams, "streams", 9000, "streams to hold open")
 	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
@@ -95,6 +95,7 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	}
 	defer os.RemoveAll(s.Dir)
 	s.Subject, s.Quiet, s.Baseline = gatewayProxy(f.binary, true), gatewayProxy(f.binary, false), reverseProxy("reverse-proxy", self)
+	s.Provider = providerProxy(f.binary)
 	switch f.subject {
 	case "penstock":
 	case "reverse-proxy":
@@ -115,13 +116,14 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	report := bench.SystemReport{Origin: benchOrigin()}
 	for _, m := range f.measures {
 		run, ok := map[string]func() ([]bench.Figure, error){
-			"request": func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
-			"chunk":   func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
-			"streams": func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
-			"scrape":  func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
+			"request":  func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
+			"provider": func() ([]bench.Figure, error) { return s.ProviderCost(c.Context()) },
+			"chunk":    func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
+			"streams":  func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
+			"scrape":   func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
 		}[m]
 		if !ok {
-			return fmt.Errorf("--measure %q: request, chunk, streams and scrape are known", m)
+			return fmt.Errorf("--measure %q: request, provider, chunk, streams and scrape are known", m)
 		}
 		figures, err := run()
 		if err != nil {
@@ -153,6 +155,24 @@ func gatewayProxy(binary string, scrape bool) bench.Proxy {
 		fmt.Fprintf(&b, "models:\n  - name: bench\n    targets: [{pool: bench}]\n")
 		fmt.Fprintf(&b, "records: {path: %q}\n", filepath.Join(at.Dir, "records.jsonl"))
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			return nil, err
+		}
+		return []string{binary, "run", "-c", file}, nil
+	}}
+}
+
+// providerProxy runs the gateway with a key and a model at a provider, which the
+// first server stands for.
+func providerProxy(binary string) bench.Proxy {
+	return bench.Proxy{Name: "penstock", Command: func(at bench.Place) ([]string, error) {
+		file := filepath.Join(at.Dir, "penstock-provider.yaml")
+		text := fmt.Sprintf(`listeners: [{name: bench, address: %q, anonymous: true}]
+admin: {address: "off"}
+providers: [{name: bench, baseURL: "http://%s/v1", credentials: [{secret: bench-key}]}]
+models: [{name: bench, targets: [{provider: bench, model: bench-1}]}]
+records: {path: %q}
+`, at.Listen, at.Servers[0], filepath.Join(at.Dir, "records.jsonl"))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 		return []string{binary, "run", "-c", file}, nil
