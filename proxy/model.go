@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
@@ -131,6 +132,9 @@ func (b *builder) modelTarget(mc *config.Model, tc config.Target, m *model) (*ta
 	tg.priority, tg.can = tc.Priority, tc.Capabilities
 	if tg.can != nil && tg.can.Regions != nil {
 		tg.regions = tg.can.Regions
+	}
+	if tg.can != nil && tg.can.Context > 0 || strings.Contains(tc.When, "request.tokens") { // else nobody asks
+		tg.encoding = encoding(tg.model)
 	}
 	bounds := tc.Timeouts.Or(above)
 	tg.timeouts, tg.mark = &bounds, b.server.markOf(tg.label)

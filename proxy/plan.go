@@ -30,10 +30,11 @@ type plan struct {
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
 	tried     []*target
-	models    []*model             // whose targets and fallbacks have been taken up
-	here      int                  // attempts at the target, a provider
-	stale     int                  // attempts over a kept connection that was closed: they do not count
-	estimated int                  // tokens of the prompt
+	models    []*model // whose targets and fallbacks have been taken up
+	here      int      // attempts at the target, a provider
+	stale     int      // attempts over a kept connection that was closed: they do not count
+	estimated int      // tokens of the prompt
+	counted   counted
 	class     config.FallbackClass // of the fallback that is under way; "": none
 }
 
@@ -197,14 +198,6 @@ func (x *exchange) incapable(tg *target) string {
 }
 
 const tooLong = "its context window is "
-
-// estimate is how many tokens the prompt has for tg, about.
-func (x *exchange) estimate(tg *target) int {
-	if tg == nil {
-		return x.req.Prompt.Tokens()
-	}
-	return int(float64(x.req.Prompt.Tokens()) * tg.ratio.of())
-}
 
 // order puts targets of one priority in the order of trying. Weights that are
 // written are kept for each request; without them a prompt goes where prompts

@@ -45,10 +45,11 @@ type Options struct {
 
 // Server is the data plane of one process.
 type Server struct {
-	log     *slog.Logger
-	metrics *Instruments
-	records func(*usage.Record)
-	images  *provider.Fetcher
+	log        *slog.Logger
+	metrics    *Instruments
+	records    func(*usage.Record)
+	images     *provider.Fetcher
+	tokenizers tokenizers
 
 	table    atomic.Pointer[table]
 	open     atomic.Int64 // exchanges under way

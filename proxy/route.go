@@ -19,6 +19,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
+	"github.com/tiktoken-go/tokenizer"
 )
 
 // table is a configuration compiled for matching. Immutable.
@@ -97,6 +98,7 @@ type terms struct {
 	can                         *config.Capabilities // nil: nothing is known
 	regions                     []string
 	timeouts                    *config.Timeouts
+	encoding                    tokenizer.Encoding // "": tokens are estimated by characters
 	defaults, overrides         []llm.Member
 	chatDefaults, chatOverrides []llm.Member // those of them that are set before a chat is translated
 	quirks                      llm.Quirks   // of bodies that are made for it

@@ -112,7 +112,11 @@ func (x *exchange) learn() {
 		return
 	}
 	if x.record.Tokens.Reported && x.plan.estimated > 0 {
-		x.target.ratio.learn(x.plan.estimated, x.record.Tokens.Input)
+		estimated := x.plan.estimated
+		if c := x.plan.counted; c.encoding != "" && c.encoding == x.target.encoding {
+			estimated = c.tokens
+		}
+		x.target.ratio.learn(estimated, x.record.Tokens.Input)
 	}
 	if x.record.Status == http.StatusOK && x.record.ErrorClass == "" {
 		x.target.spans.add(time.Since(x.record.Time))

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/tiktoken-go/tokenizer"
+)
+
+// This file estimates how many tokens a prompt has for a target: by the tokenizer
+// of OpenAI's families, by characters for everybody else. Either is corrected by
+// what the target has reported for earlier prompts.
+
+// exactBytes is how much of a prompt is counted by a tokenizer; the rest is taken
+// to be like it. Counting costs about a millisecond for so much.
+const exactBytes = 64 << 10
+
+// encoding is the tokenizer of a model, "" for those that are not OpenAI's.
+func encoding(model string) tokenizer.Encoding {
+	name := model[strings.LastIndexByte(model, '/')+1:]
+	for _, family := range [...]struct {
+		prefix   string
+		encoding tokenizer.Encoding
+	}{
+		{"gpt-5", tokenizer.O200kBase}, {"gpt-4.1", tokenizer.O200kBase}, {"gpt-4o", tokenizer.O200kBase}, {"chatgpt-4o", tokenizer.O200kBase},
+		{"gpt-oss", tokenizer.O200kBase}, {"o1", tokenizer.O200kBase}, {"o3", tokenizer.O200kBase}, {"o4", tokenizer.O200kBase},
+		{"gpt-4", tokenizer.Cl100kBase}, {"gpt-3.5", tokenizer.Cl100kBase}, {"text-embedding-", tokenizer.Cl100kBase},
+	} {
+		if strings.HasPrefix(name, family.prefix) {
+			return family.encoding
+		}
+	}
+	return ""
+}
+
+// tokenizers are made at their first use: each takes some tenths of a second and
+// some tens of megabytes.
+type tokenizers struct {
+	mu     sync.Mutex
+	codecs map[tokenizer.Encoding]tokenizer.Codec
+}
+
+func (t *tokenizers) of(e tokenizer.Encoding) tokenizer.Codec {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, ok := t.codecs[e]
+	if !ok {
+		var err error
+		if c, err = tokenizer.Get(e); err != nil {
+			c = nil
+		}
+		if t.codecs == nil {
+			t.codecs = map[tokenizer.Encoding]tokenizer.Codec{}
+		}
+		t.codecs[e] = c
+	}
+	return c
+}
+
+// counted is the prompt's tokens by a tokenizer. It is kept for the request, since
+// several targets may ask.
+type counted struct {
+	encoding tokenizer.Encoding
+	tokens   int
+}
+
+// estimate is how many tokens the prompt has for tg, about; nil: for nobody in
+// particular.
+func (x *exchange) estimate(tg *target) int {
+	if tg == nil {
+		return x.req.Prompt.Tokens()
+	}
+	return int(float64(x.count(tg)) * tg.ratio.of())
+}
+
+// count is the estimate before it is corrected.
+func (x *exchange) count(tg *target) int {
+	plain := x.req.Prompt.Tokens()
+	if tg.encoding == "" {
+		return plain
+	}
+	if x.plan.counted.encoding == tg.encoding {
+		return x.plan.counted.tokens
+	}
+	c := x.server.tokenizers.of(tg.encoding)
+	if c == nil {
+		return plain
+	}
+	x.plan.counted = counted{tg.encoding, tokensOf(c, x, plain)}
+	return x.plan.counted.tokens
+}
+
+// tokensOf counts the text of the prompt, up to exactBytes of it. plain is the
+// estimate by characters, of which the rest is taken in proportion.
+func tokensOf(c tokenizer.Codec, x *exchange, plain int) int {
+	p := &x.req.Prompt
+	var text strings.Builder
+	bytes, messages := 0, 0
+	for i := range p.Len() {
+		p.Bytes(i, func(b []byte) bool {
+			bytes += len(b)
+			if left := exactBytes - text.Len(); left > 0 {
+				text.Write(b[:min(left, len(b))])
+			}
+			return true
+		})
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r == '\uFFFD' { // the marks between the parts are no text
+			messages++
+			return '\n'
+		}
+		return r
+	}, text.String())
+	n, err := c.Count(clean)
+	if err != nil || bytes == 0 {
+		return plain
+	}
+	if bytes > text.Len() {
+		n = int(float64(n) * float64(bytes) / float64(text.Len()))
+	}
+	return n
+}
