@@ -241,3 +241,59 @@ func TestLines(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFinishReasons: why an answer ended, in the words of chat completions.
+func TestFinishReasons(t *testing.T) {
+	bedrock := `{"output":{"message":{"content":[{"text":"a"},{"citationsContent":{"content":[{"text":"b"},{"x":1},2],"citations":[]}},{"x":{}}]}},"stopReason":"WORD"}`
+	gemini := `{"candidates":[{"content":{"parts":[{"text":"ab"},{"inlineData":{"data":"AA"}},1]},"finishReason":"WORD"},1]}`
+	responses := `{"status":"incomplete","incomplete_details":{"reason":"WORD"},"output":[{"type":"message","content":[{"type":"output_text","text":"a"},{"type":"output_text","text":"b"}]}]}`
+	for _, c := range []struct {
+		d          llm.Dialect
+		in         string
+		word, want string
+	}{
+		{llm.DialectBedrock, bedrock, "end_turn", "stop"}, {llm.DialectBedrock, bedrock, "stop_sequence", "stop"},
+		{llm.DialectBedrock, bedrock, "max_tokens", "length"}, {llm.DialectBedrock, bedrock, "model_context_window_exceeded", "length"},
+		{llm.DialectBedrock, bedrock, "tool_use", "tool_calls"}, {llm.DialectBedrock, bedrock, "guardrail_intervened", "content_filter"},
+		{llm.DialectBedrock, bedrock, "content_filtered", "content_filter"}, {llm.DialectBedrock, bedrock, "refusal", "content_filter"},
+		{llm.DialectBedrock, bedrock, "other", "stop"},
+		{llm.DialectGemini, gemini, "STOP", "stop"}, {llm.DialectGemini, gemini, "MAX_TOKENS", "length"}, {llm.DialectGemini, gemini, "SAFETY", "content_filter"},
+		{llm.DialectGemini, gemini, "RECITATION", "content_filter"}, {llm.DialectGemini, gemini, "SPII", "content_filter"}, {llm.DialectGemini, gemini, "MALFORMED_FUNCTION_CALL", "stop"},
+		{llm.DialectResponses, responses, "max_output_tokens", "length"}, {llm.DialectResponses, responses, "content_filter", "content_filter"},
+	} {
+		in := strings.Replace(c.in, "WORD", c.word, 1)
+		got := answerOf(translation(t, llm.OpChat, c.d, false), llm.AnswerOptions{RequestID: "r"}, in)
+		v := decode(t, got.Out).at("choices").list()[0]
+		if v.at("finish_reason").str() != c.want || v.at("message.content").str() != "ab" || got.Finish != c.word || !got.Finished {
+			t.Errorf("%v, %s: %v", c.d, c.word, got)
+		}
+	}
+}
+
+// TestOddEvents: what a server sends that it should not ends the answer with an
+// error, or is passed over.
+func TestOddEvents(t *testing.T) {
+	for _, c := range []struct {
+		d          llm.Dialect
+		in, failed string
+		finished   bool
+	}{
+		{llm.DialectResponses, "data: x\n\n", "the server sent an event that is no JSON object", false},
+		{llm.DialectResponses, `data: {"type":"response.output_text.delta","output_index":99999,"delta":"x"}` + "\n\n", "the server sent too many items", false},
+		{llm.DialectResponses, `data: {"type":"response.completed","response":{"status":"completed","created_at":"x","id":1,"output":[1,{"type":"message","content":[1,{"x":2}]},{"type":"function_call","call_id":"c"}]}}` + "\n\n", "", true},
+		{llm.DialectResponses, `data: {"type":"response.failed","response":{"status":"failed","error":null}}` + "\n\n", "the server failed to answer", false},
+		{llm.DialectResponses, `data: {"type":"keepalive"}` + "\n\ndata: [DONE]\n\n", "", false},
+		{llm.DialectResponses, `{"detail":"x","output":1}`, "the server's answer is no response", false},
+		{llm.DialectGemini, "data: x\n\n", "the server sent an event that is no JSON object", false},
+		{llm.DialectGemini, "data: [DONE]\n\n", "", false},
+		{llm.DialectGemini, `data: [{"candidates":[{"finishReason":"STOP"}]},1]` + "\n\n", "", true},
+		{llm.DialectGemini, `data: {"error":null,"promptFeedback":1,"candidates":[{"index":999}],"usageMetadata":1}` + "\n\n", "", false},
+		{llm.DialectGemini, `data: {"error":{"message":"m"}}` + "\n\n", "m", false},
+	} {
+		got := answerOf(translation(t, llm.OpChat, c.d, true), llm.AnswerOptions{Stream: true, RequestID: "r"}, c.in)
+		if got.Failed != c.failed || got.Finished != c.finished {
+			t.Errorf("%v, %s: %v", c.d, c.in, got)
+		}
+		checkOut(t, llm.OpChat, true, c.in, got.Out)
+	}
+}

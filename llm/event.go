@@ -24,7 +24,7 @@ const (
 	evToolArgs                       // tool, text: a piece of the JSON text of the arguments
 	evToolEnd                        // tool: no further arguments
 	evFinish                         // reason, vendor; text: the stop sequence, where it is known
-	evUsage                          // usage: all that is known of it by now
+	evUsage                          // usage: all that is known of it by now; anywhere, even first
 	evPing                           // the server is still at it
 	evError                          // err
 	evEnd                            // the proper end of the answer

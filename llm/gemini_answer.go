@@ -169,6 +169,9 @@ func (r *geminiEvents) frame(s *jsonedit.Scanner, data []byte, to *relay) bool {
 	if s.Failed() {
 		return false
 	}
+	if usage.Reported { // before the start, for dialects that tell it there
+		to.emit(&event{kind: evUsage, usage: usage})
+	}
 	r.start(to)
 	if has && candidates.Array() {
 		for !to.ended && candidates.NextElement() {
@@ -178,9 +181,6 @@ func (r *geminiEvents) frame(s *jsonedit.Scanner, data []byte, to *relay) bool {
 				candidates.Skip()
 			}
 		}
-	}
-	if usage.Reported {
-		to.emit(&event{kind: evUsage, usage: usage})
 	}
 	return true
 }

@@ -21,13 +21,14 @@ type geminiWriter struct {
 	*requestWriter
 	wantsSigns bool // calls without a signature are refused
 	byLevel    bool // thinking is said as a level, not in tokens
+	always     bool // the model always thinks
 }
 
 func writeGemini(w *requestWriter) {
 	g := geminiWriter{requestWriter: w}
 	model := strings.ToLower(w.backend.Model)
 	g.wantsSigns = strings.Contains(model, "gemini-") && !strings.Contains(model, "gemini-1") && !strings.Contains(model, "gemini-2")
-	g.byLevel = g.wantsSigns
+	g.byLevel, g.always = g.wantsSigns, strings.Contains(model, "pro")
 	w.out = append(w.out, '{')
 	g.system()
 	w.member("contents")
@@ -292,7 +293,9 @@ func (g *geminiWriter) medium(p *part) {
 		g.out = append(g.out, `"fileData":{`...)
 		media := p.media
 		if media == "" && isStored(stored) {
-			media = mediaOfName(stored.String())
+			if media = mediaOfName(stored.String()); p.kind == partImage && !strings.HasPrefix(media, "image/") {
+				media = "image/jpeg"
+			}
 		}
 		if media != "" {
 			g.quoted("mimeType", literal(media))
@@ -458,14 +461,21 @@ func (g *geminiWriter) thinking() {
 	}
 	g.out = append(appendMember(g.out, "thinkingConfig"), '{')
 	switch {
-	case r.off && g.byLevel:
-		g.quoted("thinkingLevel", lit("minimal"))
-	case r.off:
+	case r.off && !g.byLevel && g.always:
+		g.raw("thinkingBudget", []byte("128")) // the least it takes
+	case r.off && !g.byLevel:
 		g.raw("thinkingBudget", []byte("0"))
 	case g.byLevel:
-		if word := r.word(); word == "xhigh" || word == "max" {
-			g.quoted("thinkingLevel", lit("high"))
-		} else if word != "" {
+		word := r.word()
+		switch {
+		case word == "xhigh" || word == "max":
+			word = "high"
+		case word == "none" || word == "minimal":
+			if word = "minimal"; g.always {
+				word = "low" // the least it takes
+			}
+		}
+		if word != "" {
 			g.quoted("thinkingLevel", lit(word))
 		}
 	case budget == 0:

@@ -449,7 +449,9 @@ func (r *openAIReader) medium(p *part, name string) {
 		}
 	case isWeb(url):
 		p.kind, p.url = partImage, url
+	case isStored(url):
+		p.kind, p.id = partImage, url
 	default:
-		r.refuse(path(".url"), "must be an http, https or data URL")
+		r.refuse(path(".url"), "must be an http, https, gs or data URL")
 	}
 }

@@ -112,6 +112,9 @@ func (r *relay) emit(given *event) {
 	case evToolStart:
 		r.content += len(e.name)
 		r.found.tokens++
+		if r.op == OpMessages && len(e.sign) > 0 {
+			r.out = r.to.write(r.out, &event{kind: evRedacted, choice: e.choice, text: callSign(e.sign)})
+		}
 	case evFinish:
 		if e.choice == 0 {
 			r.found.finish = e.vendor.String()

@@ -363,7 +363,7 @@ func (r *responsesReader) source(p *part, url lit, member string) {
 	case member == "file_data":
 		p.media, p.data = mediaOfName(p.name.String()), url // bare base64
 	default:
-		r.refuse(path(), "must be an http, https or data URL")
+		r.refuse(path(), "must be an http, https, gs or data URL")
 	}
 }
 

@@ -20,6 +20,7 @@ type responsesReader struct {
 
 func readResponses(c *chat, body []byte, depth int) *Error {
 	r := &responsesReader{requestReader: *newRequestReader(c, body, depth), echoed: map[string]bool{}}
+	c.echo = make([]byte, 0, min(len(body), 2<<10)+128)
 	r.object("body")
 	var input saved // the instructions come first, wherever they stand
 	for {

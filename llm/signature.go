@@ -46,10 +46,39 @@ func untagSign(front Dialect, sign lit) (lit, Dialect) {
 	return sign, family(front)
 }
 
+// callSign is the signature of a call as a block of thinking before it, in a
+// dialect that has no place for one with the call. Those of calls are Gemini's.
+func callSign(sign lit) lit { return append(lit(signTags[DialectGemini]), sign...) }
+
+// takeCallSigns gives calls back what callSign made of their signatures.
+func (c *chat) takeCallSigns() {
+	to := 0
+	for i := range c.turns {
+		t := &c.turns[i]
+		from, sign := to, lit(nil)
+		for _, p := range c.partsOf(t) {
+			if held, ok := bytes.CutPrefix(p.sign, []byte(signTags[DialectGemini])); ok && p.kind == partRedacted {
+				sign = held
+				continue
+			}
+			if p.kind == partToolCall && p.sign == nil {
+				p.sign, sign = sign, nil
+			}
+			c.parts[to] = p
+			to++
+		}
+		t.from, t.to = from, to
+	}
+	c.parts = c.parts[:to]
+}
+
 // ownSigns leaves those signatures of thinking that the backend can read. What
 // is without one then is for the writer to leave out. Servers of chat completions
 // take any, for it is not known what stands behind them.
 func (c *chat) ownSigns(backend Dialect) {
+	if c.dialect == DialectAnthropic {
+		c.takeCallSigns()
+	}
 	for i := range c.parts {
 		p := &c.parts[i]
 		if p.kind != partThinking && p.kind != partRedacted || p.sign == nil {
