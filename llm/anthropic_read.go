@@ -350,7 +350,6 @@ type anthropicBlock struct {
 	id, name, result, title          lit
 	input                            []byte
 	source, content                  saved
-	sourceText                       bool
 }
 
 // block reads one block of content; results says that it may be what a tool

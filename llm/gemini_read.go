@@ -196,7 +196,6 @@ type geminiPart struct {
 	hasText bool
 	thought bool
 	sign    lit
-	cache   []byte
 }
 
 func (r *geminiReader) part(where place, who role) {

@@ -188,12 +188,12 @@ func readAll(n *treeNode) {
 
 // kind finds the provider, and the model's name there.
 func (p *params) kind(d *deployment) (litellmKind, bool) {
-	at, n := p.get("model")
+	_, n := p.get("model")
 	if n == nil || n.kind >= treeMap || n.text == "" {
 		p.im.lost(p.path+".model", "it is missing")
 		return litellmKind{}, false
 	}
-	at = p.path + ".model"
+	at := p.path + ".model"
 	word, rest, slashed := strings.Cut(n.text, "/")
 	if _, c := p.get("custom_llm_provider"); c != nil && c.kind == treeText {
 		if word != c.text || !slashed {

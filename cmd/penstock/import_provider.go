@@ -30,7 +30,6 @@ type accountDraft struct {
 	account
 	deployments []*deployment
 	shares      []float64 // of the deployments
-	share       float64   // among the accounts of the provider
 }
 
 // effective finds the share of each deployment among those of its name: by
