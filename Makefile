@@ -170,6 +170,10 @@ bench-system: build ## measure whole processes beside a ReverseProxy, and nginx 
 bench-peers-epp: build ## compare the picker in process, in another process and behind a real Envoy
 	ENVOY="$$(e2e/envoy/install.sh)" bin/penstock bench peers $(ARGS)
 
+.PHONY: bench-peers-llm
+bench-peers-llm: build ## compare with other AI gateways in front of the same provider (Portkey's)
+	PORTKEY="$$(e2e/portkey/install.sh)" bin/penstock bench gateways $(ARGS)
+
 .PHONY: bench-go
 bench-go: prerequisites ## run the Go benchmarks (BENCH=regexp PKG=./epp/ COUNT=6 for benchstat)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) $(PKG)

@@ -135,6 +135,59 @@ func (s *System) peerRound(ctx context.Context, r *peerRun, body []byte) error {
 
 // peerFigures are the medians; ratios are to the first peer, of what is added
 // to the baseline, which is the last.
+// GatewayCost compares gateways in front of one managed provider, the last of
+// them the Baseline: CPU and time of a request, what it adds to the baseline's
+// time, requests per second at saturation, and memory after that. No budgets: it is
+// for a table.
+func (s *System) GatewayCost(ctx context.Context, gateways []Proxy) (out []Figure, err error) {
+	list, _, stop, err := s.begin(ctx, &Backend{}, poolSize, append(slices.Clone(gateways), s.Baseline))
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	turn := Turn{Prompt: Prompt{{ID: 1, Tokens: 470}}}
+	body := ChatBody(&turn, "bench", 200, false)
+	s.logf("gateways at %d requests per second, %d B in", s.rate(), len(body))
+	var runs []*peerRun
+	for _, p := range list {
+		runs = append(runs, &peerRun{Peer: Peer{Proxy: p.Proxy}, running: p})
+		if err := drive(ctx, p.address, body, 1000, 8); err != nil {
+			return nil, fmt.Errorf("bench: %s: %w", p.Name, err)
+		}
+	}
+	for range orDefault(s.Rounds, 5) {
+		for _, r := range runs {
+			if err := s.peerRound(ctx, r, body); err != nil {
+				return nil, fmt.Errorf("bench: %s: %w", r.Peer.Name, err)
+			}
+		}
+	}
+	base := runs[len(runs)-1]
+	each := func(measure, unit string, of func(*peerRun) float64) {
+		for _, r := range runs {
+			out = append(out, Figure{Measure: measure, Proxy: r.Peer.Name, Unit: unit, Value: of(r), Ratio: of(r) / of(base)})
+		}
+	}
+	each("cpu per request", "us", func(r *peerRun) float64 { return medianOf(r.own) })
+	for _, of := range []struct {
+		name string
+		list func(*peerRun) []float64
+	}{{"median", func(r *peerRun) []float64 { return r.p50 }}, {"99 of 100", func(r *peerRun) []float64 { return r.p99 }}} {
+		for _, r := range runs {
+			out = append(out, Figure{Measure: "time added, " + of.name, Proxy: r.Peer.Name, Unit: "ms", Value: medianOf(of.list(r)) - medianOf(of.list(base))})
+		}
+	}
+	each("requests at saturation", "1/s", func(r *peerRun) float64 { return medianOf(r.most) })
+	for _, r := range runs {
+		held, err := r.memory()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Figure{Measure: "memory afterwards", Proxy: r.Peer.Name, Unit: "MiB", Value: float64(held) / (1 << 20)})
+	}
+	return out, nil
+}
+
 func peerFigures(runs []*peerRun) (out []Figure) {
 	first, base := runs[0], medianOf(runs[len(runs)-1].own)
 	each := func(measure, unit string, of func(*peerRun) float64) {
@@ -222,7 +275,7 @@ func (s *System) peerStreams(ctx context.Context, p Proxy) (out []Figure, err er
 		}
 	}
 	read(&before)
-	streams := Streams{URL: "http://" + r.address, Model: "bench", N: idleStreams, Steady: func(int) {
+	streams := Streams{URL: "http://" + r.address.address, Model: "bench", N: idleStreams, Steady: func(int) {
 		for range 5 {
 			read(&most)
 			sleep(ctx, time.Second)
@@ -285,16 +338,14 @@ func (s *System) peerBody(ctx context.Context, p Proxy) (out []Figure, err error
 
 // pace makes n requests at a rate, each begun on time however slow the others
 // are, and returns how long each took from the time at which it was due.
-func pace(ctx context.Context, address string, body []byte, n, rate int) ([]time.Duration, error) {
-	var head bytes.Buffer
-	fmt.Fprintf(&head, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", address, len(body))
-	message := append(head.Bytes(), body...)
+func pace(ctx context.Context, to at, body []byte, n, rate int) ([]time.Duration, error) {
+	message := to.message(body)
 	due := make(chan time.Time, n)
 	waits := make([][]time.Duration, peerConnections)
 	errs := make([]error, peerConnections)
 	var wg sync.WaitGroup
 	for i := range peerConnections {
-		wg.Go(func() { waits[i], errs[i] = paceOne(ctx, address, message, due) })
+		wg.Go(func() { waits[i], errs[i] = paceOne(ctx, to.address, message, due) })
 	}
 	began := time.Now()
 	for i := range n {

@@ -31,6 +31,9 @@ type Proxy struct {
 	// Picker is the same for a second program, which the first asks at
 	// at.Picker and which is started before it. nil: there is none.
 	Picker func(at Place) (argv []string, err error)
+	// Header is what the head of each request says to the program: lines, each
+	// with its end. nil: nothing.
+	Header func(at Place) string
 }
 
 // Place is where a proxy runs.
@@ -95,7 +98,20 @@ type running struct {
 	Proxy
 	*process
 	picker  *process // nil: it has none
+	address at
+}
+
+// at is where a proxy is, and what it wants to have in the head of each request.
+type at struct {
 	address string
+	header  string // lines
+}
+
+// message is a request for a chat.
+func (a at) message(body []byte) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", a.address, a.header, len(body))
+	return append(b.Bytes(), body...)
 }
 
 // begin starts a backend process and the proxies in front of it. stop ends all.
@@ -134,7 +150,7 @@ func (s *System) begin(ctx context.Context, b *Backend, servers int, proxies []P
 		if at.Dir, err = os.MkdirTemp(s.Dir, "proxy"); err != nil {
 			return nil, "", nil, err
 		}
-		r := &running{Proxy: x, address: at.Listen}
+		r := &running{Proxy: x, address: atOf(x, at)}
 		if x.Picker != nil {
 			argv, err := x.Picker(at)
 			if r.picker, err = start(x.Name+": the picker", at.Dir, at.Picker, argv, err); err != nil {
@@ -148,6 +164,14 @@ func (s *System) begin(ctx context.Context, b *Backend, servers int, proxies []P
 		list = append(list, r)
 	}
 	return list, "http://" + addresses[0] + "/counters", end, nil
+}
+
+func atOf(x Proxy, p Place) at {
+	a := at{address: p.Listen}
+	if x.Header != nil {
+		a.header = x.Header(p)
+	}
+	return a
 }
 
 func (s *System) all() []Proxy {
@@ -310,7 +334,7 @@ func (s *System) StreamMemory(ctx context.Context) ([]Figure, error) {
 	}
 	s.logf("memory with %d open streams", n)
 	var memory int64
-	streams := Streams{URL: "http://" + p.address, Model: "bench", N: n, Steady: func(open int) {
+	streams := Streams{URL: "http://" + p.address.address, Model: "bench", N: n, Steady: func(open int) {
 		s.logf("  %d open", open)
 		for range 10 { // the largest of a while
 			m, err2 := p.memory()
@@ -392,16 +416,14 @@ func readCounters(url string) (c Counters, err error) {
 
 // drive makes n requests over a number of connections and reads every answer
 // to its end. It knows just enough of HTTP to cost little beside what it drives.
-func drive(ctx context.Context, address string, body []byte, n, connections int) error {
-	var head bytes.Buffer
-	fmt.Fprintf(&head, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", address, len(body))
-	message := append(head.Bytes(), body...)
+func drive(ctx context.Context, to at, body []byte, n, connections int) error {
+	message := to.message(body)
 	var left atomic.Int64
 	left.Store(int64(n))
 	errs := make([]error, connections)
 	var wg sync.WaitGroup
 	for i := range connections {
-		wg.Go(func() { errs[i] = driveOne(ctx, address, message, &left) })
+		wg.Go(func() { errs[i] = driveOne(ctx, to.address, message, &left) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

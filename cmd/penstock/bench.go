@@ -25,7 +25,7 @@ running gateway or server over HTTP; system measures the gateway as a process
 against a plain reverse proxy. Progress goes to standard error, the report to
 standard output.`,
 	}
-	c.AddCommand(newBenchRaceCommand(), newBenchLoadCommand(), newBenchSystemCommand(), newBenchPeersCommand(),
+	c.AddCommand(newBenchRaceCommand(), newBenchLoadCommand(), newBenchSystemCommand(), newBenchPeersCommand(), newBenchGatewaysCommand(),
 		newBenchReverseProxyCommand(), newBenchBackendCommand())
 	return c
 }
