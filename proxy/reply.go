@@ -46,8 +46,10 @@ func (x *exchange) reply(e *llm.Error) {
 		}
 	}
 	x.tellRouting(h)
-	if rec.Attempts > 1 {
-		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
+	if rec.Attempts > 1 || rec.Attempts == 1 && x.target != nil && x.target.provider != nil && e.Status >= 500 {
+		// The SDKs' word: the gateway has retried already, or has its reasons, such
+		// as a spent budget, not to.
+		h.Set("X-Should-Retry", "false")
 	}
 	if isGRPC(x.r.Header) {
 		x.replyGRPC(e)
