@@ -46,11 +46,7 @@ func (x *exchange) reply(e *llm.Error) {
 		}
 	}
 	x.tellRouting(h)
-	if rec.Attempts > 1 || rec.Attempts == 1 && x.target != nil && x.target.provider != nil && e.Status >= 500 {
-		// The SDKs' word: the gateway has retried already, or has its reasons, such
-		// as a spent budget, not to.
-		h.Set("X-Should-Retry", "false")
-	}
+	x.tellRetries(h, e.Status)
 	if isGRPC(x.r.Header) {
 		x.replyGRPC(e)
 		return
