@@ -23,13 +23,18 @@ import rig
 MODULES = ["with_openai", "with_anthropic", "with_genai", "with_langchain"]
 SCENARIOS = [
     "text", "stream", "usage", "tools", "tools_stream", "image", "thinking", "think_tools", "structured",
-    "error_model", "error_request", "error_rate", "error_down", "error_key", "error_stream", "cancel",
+    "error_model", "error_request", "error_rate", "error_down", "error_retries", "error_key", "error_stream", "cancel",
 ]
 
 # (client, scenario, backend) that cannot work, with the reason; "*" is any.
 HIDDEN = "OpenAI's chat completions do not show the reasoning of its models (responses do)"
 UNCOUNTED = "Anthropic counts no tokens of reasoning apart, and this client shows nothing else of it"
+PASSED_ON = "a single failure of a pool's member is passed on as it is: the client's own retries follow"
 UNSUPPORTED = {
+    ("openai chat", "error_retries", "pool"): PASSED_ON,
+    ("openai responses", "error_retries", "pool"): PASSED_ON,
+    ("anthropic", "error_retries", "pool"): PASSED_ON,
+    ("langchain", "error_retries", "pool"): PASSED_ON,
     ("openai chat", "thinking", "openai"): HIDDEN,
     ("openai chat", "thinking", "azure"): HIDDEN,
     ("anthropic", "thinking", "openai"): HIDDEN,
@@ -80,6 +85,23 @@ def leaks(servers):
     return found
 
 
+def all_fail(client, servers):
+    """Asks the model that every provider serves while all of them fail: how many
+    requests arrive, though the client would try four times by itself."""
+    asked = [s for s in servers if s.config]
+    if not asked or not hasattr(client, "patient"):
+        return None
+    for s in asked:
+        s.faults(error="server")
+    before = sum(s.attempts() for s in asked)
+    try:
+        client.patient("all")
+    finally:
+        for s in asked:
+            s.faults()
+    return sum(s.attempts() for s in asked) - before
+
+
 def main():
     only = sys.argv[1:]
     kinds = [kind for m in MODULES for kind in importlib.import_module(m).CLIENTS]
@@ -108,6 +130,10 @@ def main():
                             notes.append(f"{state}: {kind.name}, {scenario}, {s.name}: {note}")
                         failed += state == "FAIL"
                     rows.append((kind.name, scenario, row))
+                if "error_retries" in scenarios and (came := all_fail(client, servers)) is not None:
+                    bad = not 0 < came <= rig.ATTEMPTS
+                    failed += bad
+                    notes.append(f"{'FAIL' if bad else 'ok'}: {kind.name}: every provider of a model fails: {came} requests arrive")
             for what in leaks(servers):
                 failed += 1
                 notes.append("FAIL: " + what)

@@ -19,6 +19,7 @@ import sim_providers  # noqa: E402
 PENSTOCK = os.environ.get("PENSTOCK", "bin/penstock")
 KEY = "sk-matrix-client"  # of the clients; the simulators must never see it
 TENANT = "matrix"
+ATTEMPTS = 3  # of the gateway, at most, whatever the client does
 
 
 class Server(sim_providers.Provider):
@@ -49,12 +50,16 @@ class Server(sim_providers.Provider):
             (self.name, target, self.model), (self.name + "-thinks", target, self.thinks), (self.name + "-down", gone, self.model),
             (self.name + "-bad", target, self.model + "-bad"), (self.name + "-slow", target, self.model + "-slow"),
         ]:
-            models += f'  - {{name: {name}, targets: [{{{where}, model: "{model}"}}]}}\n'
+            models += f'  - {{name: {name}, targets: [{{{where}, model: "{model}"}}], retries: {{attempts: {ATTEMPTS}, perTarget: {ATTEMPTS}}}}}\n'
         return pools, providers, models
 
     def stats(self):
         with urllib.request.urlopen(self.url + "/sim/stats", timeout=10) as r:
             return json.load(r)
+
+    def attempts(self):
+        """Requests that arrived, refused ones too."""
+        return self.stats().get("attempts", 0)
 
     def counted(self):
         """Tokens that the simulator counted for its last request: prompt, cached, output."""
@@ -105,6 +110,10 @@ class Gateway:
         port, closed = free_port(), free_port()
         self.url = f"http://127.0.0.1:{port}"
         pools, providers, models = (("".join(parts)) for parts in zip(*(s.entries(closed) for s in servers)))
+        asked = [s for s in servers if s.config]
+        if asked:
+            targets = ", ".join(f'{{provider: {s.name}, model: "{s.model}-bad"}}' for s in asked)
+            models += f"  - {{name: all, targets: [{targets}], retries: {{attempts: {ATTEMPTS}}}}}\n"
         digest = hashlib.sha256(KEY.encode()).hexdigest()
         self.config = os.path.join(work, "penstock.yaml")
         with open(self.config, "w") as f:

@@ -8,7 +8,7 @@ import json
 import anthropic
 from rig import KEY
 from sim_providers import SCHEMA, TEXT, TOOLS, VALUE, check, refused
-from with_openai import IMAGE, LONG, RESULTS, answered
+from with_openai import IMAGE, LONG, RESULTS, answered, only
 
 THINK = {"type": "enabled", "budget_tokens": 1024}
 
@@ -23,8 +23,9 @@ def told(e, status, kind=None):
 class Messages:
     name = "anthropic"
 
-    def __init__(self, url):
-        self.client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=30)
+    def __init__(self, url, max_retries=0):
+        self.url = url
+        self.client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=max_retries, timeout=30)
 
     def request(self, model, text, **more):
         messages = [{"role": "user", "content": text}] if isinstance(text, str) else text
@@ -130,6 +131,13 @@ class Messages:
         if b.config:  # the attempts at a provider are the gateway's alone
             check(e.response.headers.get("x-should-retry") == "false", f"x-should-retry {e.response.headers.get('x-should-retry')}")
         told(e, e.status_code)
+
+    def patient(self, model):
+        keen = Messages(self.url, max_retries=3)
+        refused(anthropic.InternalServerError, keen.ask, model, "hi")
+
+    def error_retries(self, b):
+        only(b, lambda: self.patient(b.name + "-bad"))
 
     def error_key(self, b):
         wrong = self.client.with_options(api_key="sk-wrong")

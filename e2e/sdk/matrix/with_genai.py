@@ -10,7 +10,7 @@ from google import genai
 from google.genai import errors, types
 from rig import KEY
 from sim_providers import SCHEMA, TEXT, TOOLS, VALUE, check, refused
-from with_openai import IMAGE, LONG, RESULTS, answered
+from with_openai import IMAGE, LONG, RESULTS, answered, only
 
 
 def told(e, code, status=None):
@@ -129,6 +129,13 @@ class Generate:
     def error_down(self, b):
         e = refused(errors.ServerError, self.ask, b.name + "-down", "hi")
         told(e, e.code)
+
+    def patient(self, model):
+        # This client tries again only where it is told to, and obeys no header.
+        refused(errors.ServerError, self.ask, model, "hi")
+
+    def error_retries(self, b):
+        only(b, lambda: self.patient(b.name + "-bad"))
 
     def error_key(self, b):
         wrong = self.connect("sk-wrong")

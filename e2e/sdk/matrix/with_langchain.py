@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from rig import KEY
 from sim_providers import SCHEMA, TEXT, TOOLS, VALUE, check, refused
-from with_openai import IMAGE, LONG, RESULTS, answered, told
+from with_openai import IMAGE, LONG, RESULTS, answered, only, told
 
 
 class LangChain:
@@ -18,7 +18,8 @@ class LangChain:
         self.url = url
 
     def model(self, name, key=KEY, **more):
-        return ChatOpenAI(model=name, base_url=self.url + "/v1", api_key=key, max_retries=0, timeout=30, **more)
+        more = {"max_retries": 0, **more}
+        return ChatOpenAI(model=name, base_url=self.url + "/v1", api_key=key, timeout=30, **more)
 
     def ask(self, name, text, **more):
         return self.model(name, **more).invoke(text)
@@ -103,6 +104,12 @@ class LangChain:
     def error_down(self, b):
         e = refused(openai.InternalServerError, self.ask, b.name + "-down", "hi")
         told(e, e.status_code)
+
+    def patient(self, model):
+        refused(openai.InternalServerError, self.ask, model, "hi", max_retries=3)
+
+    def error_retries(self, b):
+        only(b, lambda: self.patient(b.name + "-bad"))
 
     def error_key(self, b):
         told(refused(openai.AuthenticationError, self.ask, b.name, "hi", key="sk-wrong"), 401)

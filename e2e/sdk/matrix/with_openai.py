@@ -6,7 +6,7 @@
 import json
 
 import openai
-from rig import KEY
+from rig import ATTEMPTS, KEY
 from sim_providers import SCHEMA, TEXT, TOOLS, VALUE, check, refused
 
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -22,6 +22,15 @@ def answered(b, text):
     check(all(r in b.asked() for r in RESULTS), f"not both results in the request: {b.asked()}")
 
 
+def only(b, ask):
+    """A request that fails with 500 reaches the server b at most ATTEMPTS times."""
+    b.faults(model=b.model + "-bad", error="server")
+    before = b.attempts()
+    ask()
+    came = b.attempts() - before
+    check(0 < came <= ATTEMPTS, f"{came} requests arrived")
+
+
 def told(e, status):
     """What an error of this client must have, whoever failed."""
     check(e.status_code == status, f"status {e.status_code}: {e}")
@@ -30,8 +39,9 @@ def told(e, status):
 
 
 class Base:
-    def __init__(self, url):
-        self.client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0, timeout=30)
+    def __init__(self, url, max_retries=0):
+        self.url = url
+        self.client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=max_retries, timeout=30)
 
     def error_model(self, b):
         e = refused(openai.NotFoundError, self.ask, "no-such-model", "hi")
@@ -56,6 +66,14 @@ class Base:
         if b.config:  # the attempts at a provider are the gateway's alone
             check(e.response.headers.get("x-should-retry") == "false", f"x-should-retry {e.response.headers.get('x-should-retry')}")
         told(e, e.status_code)
+
+    def patient(self, model):
+        """Asks a model that fails, with retries of the client's own."""
+        keen = type(self)(self.url, max_retries=3)
+        refused(openai.InternalServerError, keen.ask, model, "hi")
+
+    def error_retries(self, b):
+        only(b, lambda: self.patient(b.name + "-bad"))
 
     def error_key(self, b):
         wrong = self.client.with_options(api_key="sk-wrong")
