@@ -36,7 +36,7 @@ import (
 // and writes down what the client got, what the servers were asked, and what the
 // record says. A case has the files
 //
-//	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs
+//	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs, $AADDR and $APORT parts of them
 //	a, b, c, d   a server's script, a line for each request it gets, the last one for all further ones
 //	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE
 //
@@ -83,6 +83,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 		}
 		server := httptest.NewServer(&scripted{scene: s, name: name, lines: strings.Split(strings.TrimSpace(c.File(t, name)), "\n")})
 		t.Cleanup(server.Close)
+		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"PORT", server.URL[strings.LastIndexByte(server.URL, ':')+1:])
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"ADDR", strings.TrimPrefix(server.URL, "http://"))
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name), server.URL)
 	}
