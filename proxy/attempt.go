@@ -524,7 +524,7 @@ func (x *exchange) outBody() []byte {
 		if t := x.translation; t != nil {
 			x.edited = t.Body
 		} else {
-			x.edited = x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+			x.edited, x.record.Dropped = x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		}
 		if len(tg.defaults)+len(tg.overrides) > 0 {
 			x.edited = llm.SetMembers(x.edited, tg.defaults, tg.overrides)
