@@ -20,7 +20,7 @@ import traceback
 
 import rig
 
-MODULES = ["with_openai", "with_anthropic", "with_genai", "with_langchain"]
+MODULES = ["with_openai", "with_anthropic", "with_genai", "with_langchain", "with_others"]
 SCENARIOS = [
     "text", "stream", "usage", "tools", "tools_stream", "image", "thinking", "think_tools", "structured",
     "error_model", "error_request", "error_rate", "error_down", "error_retries", "error_key", "error_stream", "cancel",
@@ -32,11 +32,17 @@ UNCOUNTED = "Anthropic counts no tokens of reasoning apart, and this client show
 PASSED_ON = "a single failure of a pool's member is passed on as it is: the client's own retries follow"
 UNSUPPORTED = {
     ("openai chat", "error_retries", "pool"): PASSED_ON,
+    ("openai node", "error_retries", "pool"): PASSED_ON,
+    ("openai go", "error_retries", "pool"): PASSED_ON,
     ("openai responses", "error_retries", "pool"): PASSED_ON,
     ("anthropic", "error_retries", "pool"): PASSED_ON,
     ("langchain", "error_retries", "pool"): PASSED_ON,
     ("openai chat", "thinking", "openai"): HIDDEN,
     ("openai chat", "thinking", "azure"): HIDDEN,
+    ("openai node", "thinking", "openai"): HIDDEN,
+    ("openai node", "thinking", "azure"): HIDDEN,
+    ("openai go", "thinking", "openai"): HIDDEN,
+    ("openai go", "thinking", "azure"): HIDDEN,
     ("anthropic", "thinking", "openai"): HIDDEN,
     ("anthropic", "thinking", "azure"): HIDDEN,
     ("google-genai", "thinking", "openai"): HIDDEN,
@@ -96,6 +102,9 @@ def all_fail(client, servers):
     before = sum(s.attempts() for s in asked)
     try:
         client.patient("all")
+    except Exception:
+        traceback.print_exc()
+        return -1
     finally:
         for s in asked:
             s.faults()
@@ -121,19 +130,23 @@ def main():
                 if kind.name not in names:
                     continue
                 client = kind(gateway.url)
-                for scenario in scenarios:
-                    row = []
-                    for s in servers:
-                        state, note = run(client, scenario, s)
-                        row.append(state)
-                        if note:
-                            notes.append(f"{state}: {kind.name}, {scenario}, {s.name}: {note}")
-                        failed += state == "FAIL"
-                    rows.append((kind.name, scenario, row))
-                if "error_retries" in scenarios and (came := all_fail(client, servers)) is not None:
-                    bad = not 0 < came <= rig.ATTEMPTS
-                    failed += bad
-                    notes.append(f"{'FAIL' if bad else 'ok'}: {kind.name}: every provider of a model fails: {came} requests arrive")
+                try:
+                    for scenario in scenarios:
+                        row = []
+                        for s in servers:
+                            state, note = run(client, scenario, s)
+                            row.append(state)
+                            if note:
+                                notes.append(f"{state}: {kind.name}, {scenario}, {s.name}: {note}")
+                            failed += state == "FAIL"
+                        rows.append((kind.name, scenario, row))
+                    if "error_retries" in scenarios and (came := all_fail(client, servers)) is not None:
+                        bad = not 0 < came <= rig.ATTEMPTS
+                        failed += bad
+                        notes.append(f"{'FAIL' if bad else 'ok'}: {kind.name}: every provider of a model fails: {came} requests arrive")
+                finally:
+                    if hasattr(client, "close"):
+                        client.close()
             for what in leaks(servers):
                 failed += 1
                 notes.append("FAIL: " + what)
