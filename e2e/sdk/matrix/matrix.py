@@ -23,7 +23,7 @@ import rig
 MODULES = ["with_openai", "with_anthropic", "with_genai", "with_langchain", "with_others"]
 SCENARIOS = [
     "text", "stream", "usage", "tools", "tools_stream", "image", "thinking", "think_tools", "structured",
-    "error_model", "error_request", "error_rate", "error_down", "error_retries", "error_key", "error_stream", "cancel",
+    "models", "error_model", "error_request", "error_rate", "error_down", "error_retries", "error_key", "error_stream", "cancel",
 ]
 
 # (client, scenario, backend) that cannot work, with the reason; "*" is any.
@@ -60,7 +60,10 @@ def reason(client, scenario, backend):
 
 
 def run(client, scenario, server):
-    """One cell: ok, unsupported or FAIL, and what there is to say."""
+    """One cell: ok, unsupported, FAIL, or - where the client has no such thing; and
+    what there is to say."""
+    if not hasattr(client, scenario):
+        return "-", ""
     why = reason(client.name, scenario, server.name)
     try:
         getattr(client, scenario)(server)

@@ -112,6 +112,10 @@ class Messages:
         m = self.ask(b.name, "hello", output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
         check(json.loads(m.content[0].text) == VALUE, m)
 
+    def models(self, b):
+        check(b.name in [m.id for m in self.client.models.list()], "the model is not listed")
+        check(self.client.models.retrieve(b.name).id == b.name, "another model")
+
     def error_model(self, b):
         told(refused(anthropic.NotFoundError, self.ask, "no-such-model", "hi"), 404, "not_found_error")
 

@@ -113,6 +113,10 @@ class Generate:
         r = self.ask(b.name, "hello", response_mime_type="application/json", response_schema=schema)
         check(json.loads(r.text) == VALUE, r)
 
+    def models(self, b):
+        check("models/" + b.name in [m.name for m in self.client.models.list()], "the model is not listed")
+        check(self.client.models.get(model=b.name).name == "models/" + b.name, "another model")
+
     def error_model(self, b):
         told(refused(errors.ClientError, self.ask, "no-such-model", "hi"), 404, "NOT_FOUND")
 

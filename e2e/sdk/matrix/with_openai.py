@@ -43,6 +43,10 @@ class Base:
         self.url = url
         self.client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=max_retries, timeout=30)
 
+    def models(self, b):
+        check(b.name in [m.id for m in self.client.models.list()], "the model is not listed")
+        check(self.client.models.retrieve(b.name).id == b.name, "another model")
+
     def error_model(self, b):
         e = refused(openai.NotFoundError, self.ask, "no-such-model", "hi")
         told(e, 404)
