@@ -56,6 +56,11 @@ test-go: race-prerequisites envoy ## run the Go tests with the race detector
 test-sdk: build ## run the OpenAI clients for Python, Node and Go against a gateway
 	e2e/sdk/run.sh
 
+# Takes two minutes. What cannot work is named, with the reason, in matrix.py.
+.PHONY: sdk-matrix
+sdk-matrix: build ## run real clients against every kind of backend, and print what works (ARGS=names of clients, backends, scenarios)
+	e2e/sdk/matrix/run.sh $(ARGS)
+
 .PHONY: test-vllm
 test-vllm: build ## run the gateway in front of a real vLLM on CPU (large download, not part of test)
 	@if [ ! -x e2e/vllm/run.sh ]; then echo "make test-vllm: e2e/vllm/run.sh is not in this checkout" >&2; exit 1; fi

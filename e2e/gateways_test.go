@@ -67,6 +67,7 @@ func (m *member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Server", fmt.Sprint(m.number))
 	w.Header().Set("X-Body", fmt.Sprintf("%d %x", len(body), sha256.Sum256(body)))
 	w.Header().Set("X-Model", q.Model)
+	w.Header().Set("X-Key", keyHash(r.Header.Get("Authorization")))
 	usage := `"usage":{"prompt_tokens":11,"completion_tokens":3,"total_tokens":14}`
 	if !q.Stream {
 		w.Header().Set("Content-Type", "application/json")
@@ -81,6 +82,14 @@ func (m *member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(w, "data: {\"id\":\"1\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", q.Model)
 	fmt.Fprintf(w, "data: {\"id\":\"1\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[],%s}\n\ndata: [DONE]\n\n", q.Model, usage)
+}
+
+// keyHash is how a member tells which credential came, without saying it.
+func keyHash(authorization string) string {
+	if authorization == "" {
+		return "none"
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(authorization)))[:16]
 }
 
 // program is a process that ends with the test.

@@ -9,12 +9,12 @@ import "github.com/penstock/penstock/internal/jsonedit"
 // nothing, else a copy with the edits spliced in at the byte offsets. Usage is
 // asked for only where a stream takes the option: chat and completions.
 func (r *Request) Body(e Edits) []byte {
-	body, _ := r.edited(e)
+	body, _ := r.Edited(e)
 	return body
 }
 
-// edited is Body, and the names of the members that it leaves out.
-func (r *Request) edited(e Edits) (body []byte, dropped []string) {
+// Edited is Body, and the names of the members that it leaves out.
+func (r *Request) Edited(e Edits) (body []byte, dropped []string) {
 	var edits []jsonedit.Edit
 	if e.Model != "" && e.Model != r.Model && r.offsets.model.Len() > 0 {
 		text := []byte(e.Model)

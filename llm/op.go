@@ -62,7 +62,7 @@ const (
 )
 
 // OpOf tells the operation of a cleaned path (see [Paths]); those below
-// /v1/models are OpModels, but for Gemini's methods, which stand there too; the
+// /v1/models and /v1beta/models are OpModels, but for Gemini's methods, which stand there too; the
 // rest is OpOther.
 func OpOf(path string) Op {
 	switch path {
@@ -74,7 +74,7 @@ func OpOf(path string) Op {
 		return OpEmbeddings
 	case "/v1/responses":
 		return OpResponses
-	case "/v1/models":
+	case "/v1/models", "/v1beta/models":
 		return OpModels
 	case "/v1/messages":
 		return OpMessages
@@ -94,7 +94,7 @@ func OpOf(path string) Op {
 	if _, _, ok := PathModel(path); ok && (strings.HasPrefix(path, "/v1beta/models/") || strings.HasPrefix(path, "/v1/models/")) {
 		return OpGenerate
 	}
-	if strings.HasPrefix(path, "/v1/models/") {
+	if strings.HasPrefix(path, "/v1/models/") || strings.HasPrefix(path, "/v1beta/models/") && !strings.Contains(path, ":") {
 		return OpModels
 	}
 	return OpOther
@@ -104,7 +104,7 @@ func OpOf(path string) Op {
 // /v1beta/models.
 func Paths() []string {
 	return []string{
-		"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models",
+		"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models", "/v1beta/models",
 		"/v1/messages", "/v1/messages/count_tokens", "/v1/images/generations", "/v1/moderations",
 		"/v1/rerank", "/v2/rerank", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
 	}

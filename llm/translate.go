@@ -139,7 +139,7 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		if b.Quirks.NoN && r.N > 1 {
 			return nil, cannot("n", "must be 1 for this server")
 		}
-		t.Body, t.Dropped = r.edited(Edits{Model: b.Model, IncludeUsage: true, Quirks: b.Quirks})
+		t.Body, t.Dropped = r.Edited(Edits{Model: b.Model, IncludeUsage: true, Quirks: b.Quirks})
 		if b.Strict && len(t.Dropped) > 0 {
 			return nil, leftOut(t.Dropped[0], b.Dialect)
 		}

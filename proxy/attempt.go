@@ -527,7 +527,7 @@ func (x *exchange) outBody() []byte {
 		case tg.provider != nil && translates(x.op):
 			x.edited = x.adapted()
 		default:
-			x.edited = x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+			x.edited, x.record.Dropped = x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		}
 		x.edited = x.parameters(x.edited)
 	}
@@ -540,7 +540,9 @@ func (x *exchange) adapted() []byte {
 	tg := x.target
 	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways})
 	if fail != nil { // not for a server of this dialect
-		return x.req.Body(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+		body, dropped := x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+		x.record.Dropped = dropped
+		return body
 	}
 	x.record.Dropped = t.Dropped
 	return t.Body

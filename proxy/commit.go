@@ -19,6 +19,7 @@ import (
 type early struct {
 	reader llm.Reader // nil: the bytes are not for reading
 	fed    bool       // raw has been read, and out is what it came to
+	kept   bool       // raw and out are in memory of their own
 	raw    []byte
 	out    []byte
 }
@@ -50,6 +51,7 @@ func (a *answer) commit() *failure {
 	}
 	a.feed()
 	for a.err == nil && !a.committed() && len(a.raw) < limit {
+		a.keep()
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
 		if a.n = n; n > 0 {
@@ -99,10 +101,15 @@ func (a *answer) feed() {
 		a.fed, a.raw, a.out = true, p, out
 		return
 	}
-	if cap(a.raw) == cap(*a.buf) { // still the buffer, which is to be filled again
-		a.raw, a.out = append([]byte(nil), a.raw...), append([]byte(nil), a.out...)
-	}
 	a.raw, a.out = append(a.raw, p...), append(a.out, out...)
+}
+
+// keep makes the bytes read so far the answer's own, before buf is filled again
+// and the reader is fed again: they lie in the buffers of both.
+func (a *answer) keep() {
+	if !a.kept {
+		a.kept, a.raw, a.out = true, append([]byte(nil), a.raw...), append([]byte(nil), a.out...)
+	}
 }
 
 // broke is the failure of an answer in which there is nothing for the client.

@@ -46,9 +46,7 @@ func (x *exchange) reply(e *llm.Error) {
 		}
 	}
 	x.tellRouting(h)
-	if rec.Attempts > 1 {
-		h.Set("X-Should-Retry", "false") // the SDKs' word: the gateway has retried already
-	}
+	x.tellRetries(h, e.Status)
 	if isGRPC(x.r.Header) {
 		x.replyGRPC(e)
 		return

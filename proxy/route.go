@@ -323,11 +323,11 @@ func (x *exchange) listModels() *llm.Error {
 		}
 		return l
 	}
-	if id, ok := strings.CutPrefix(x.path, "/v1/models/"); ok && id != "" {
+	if id := llm.ListedID(x.path); id != "" {
 		if x.table.model(id) == nil || !allowed(id) {
 			return llm.ModelNotFound(id)
 		}
-		return x.answerJSON(llm.ModelObject(x.r.Header, one(id)))
+		return x.answerJSON(llm.ModelObject(x.path, x.r.Header, one(id)))
 	}
 	var names []string
 	for name := range x.table.models {
@@ -340,5 +340,5 @@ func (x *exchange) listModels() *llm.Error {
 	for i, name := range names {
 		list[i] = one(name)
 	}
-	return x.answerJSON(llm.ModelList(x.r.Header, list))
+	return x.answerJSON(llm.ModelList(x.path, x.r.Header, list))
 }

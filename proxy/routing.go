@@ -50,6 +50,14 @@ func (x *exchange) tellRouting(h http.Header) {
 	}
 }
 
+// tellRetries says in the libraries' own word that they need not try again: the
+// gateway has, or has its reasons, such as a spent budget, not to.
+func (x *exchange) tellRetries(h http.Header, status int) {
+	if n := x.record.Attempts; n > 1 || n == 1 && x.target != nil && x.target.provider != nil && status >= 500 {
+		h.Set("X-Should-Retry", "false")
+	}
+}
+
 // contentType is that of a translated answer.
 func (x *exchange) contentType() string {
 	if x.record.Stream && !x.wantsArray() {

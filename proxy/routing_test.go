@@ -36,7 +36,7 @@ import (
 // and writes down what the client got, what the servers were asked, and what the
 // record says. A case has the files
 //
-//	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs
+//	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs, $AADDR and $APORT parts of them
 //	a, b, c, d   a server's script, a line for each request it gets, the last one for all further ones
 //	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE
 //
@@ -45,6 +45,7 @@ import (
 //	text WORD …               an answer in OpenAI's form, as a stream where one is asked for
 //	status CODE [H=V] … BODY  an answer; BODY may be @FILE
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
+//	events FILE               likewise, but one event at a time
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	silent                    the head of a stream, and nothing more
@@ -82,6 +83,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 		}
 		server := httptest.NewServer(&scripted{scene: s, name: name, lines: strings.Split(strings.TrimSpace(c.File(t, name)), "\n")})
 		t.Cleanup(server.Close)
+		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"PORT", server.URL[strings.LastIndexByte(server.URL, ':')+1:])
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"ADDR", strings.TrimPrefix(server.URL, "http://"))
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name), server.URL)
 	}
@@ -311,6 +313,11 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 			panic(http.ErrAbortHandler)
 		case "stall":
 			<-r.Context().Done()
+		}
+	case "events":
+		for _, event := range strings.SplitAfter(p.scene.c.File(p.scene.t, rest), "\n\n") {
+			p.send(w, event)
+			time.Sleep(10 * time.Millisecond)
 		}
 	case "silent":
 		p.send(w, "\n")

@@ -106,6 +106,9 @@ func (x *exchange) sendHead(res *http.Response) {
 		h.Set("X-Model-Used", x.record.ModelUsed)
 	}
 	x.tellRouting(h)
+	if x.rule == nil && res.StatusCode >= 400 {
+		x.tellRetries(h, res.StatusCode)
+	}
 	if x.translation != nil {
 		h.Set("Content-Type", x.contentType())
 		h.Del("Content-Length")

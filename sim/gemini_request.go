@@ -351,7 +351,7 @@ func (p *geminiPartOfTurn) block(at string, secret *sealer) (block, *problem) {
 	case p.Text != nil:
 		return block{kind: "text", text: *p.Text}, nil
 	case p.InlineData != nil:
-		if _, err := base64.StdEncoding.DecodeString(p.InlineData.Data); err != nil || p.InlineData.Data == "" {
+		if !protoBytes(p.InlineData.Data) {
 			return b, argument("Invalid value at '%s.inline_data.data' (TYPE_BYTES), Base64 decoding failed", at)
 		}
 		return block{kind: mediaKind(p.InlineData.MIMEType), text: p.InlineData.Data}, mimeType(at, p.InlineData.MIMEType)
@@ -460,4 +460,12 @@ func camel(name string) string {
 		}
 	}
 	return head
+}
+
+// protoBytes says that data is base64 as protocol buffers take it from JSON: of
+// either alphabet, with and without padding.
+func protoBytes(data string) bool {
+	data = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(data, "="))
+	_, err := base64.RawStdEncoding.DecodeString(data)
+	return err == nil && data != ""
 }
