@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 
@@ -19,6 +20,7 @@ import (
 type early struct {
 	reader llm.Reader // nil: the bytes are not for reading
 	fed    bool       // raw has been read, and out is what it came to
+	owned  bool       // raw and out are copies: the buffers that they came in may be filled again
 	raw    []byte
 	out    []byte
 }
@@ -50,6 +52,7 @@ func (a *answer) commit() *failure {
 	}
 	a.feed()
 	for a.err == nil && !a.committed() && len(a.raw) < limit {
+		a.own()
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
 		if a.n = n; n > 0 {
@@ -69,6 +72,7 @@ func (a *answer) commit() *failure {
 	case a.err == nil:
 		return a.broke("the server's answer is larger than limits.body")
 	}
+	a.own()
 	a.out = append(a.out, a.reader.Close()...)
 	if msg := a.reader.Failed(); msg != "" {
 		return a.brokeWith(msg)
@@ -91,16 +95,22 @@ func (a *answer) committed() bool {
 	return a.sse && (a.reader.Tokens() > 0 || a.reader.Finished() || a.reader.Failed() != "")
 }
 
-// feed reads the bytes that have just come into buf.
+// own takes what was read out of the buffers of the answer and of its reader,
+// which the next read fills again.
+func (a *answer) own() {
+	if !a.owned {
+		a.owned, a.raw, a.out = true, bytes.Clone(a.raw), bytes.Clone(a.out)
+	}
+}
+
+// feed reads the bytes that have just come into buf. What was fed before must
+// be owned by then.
 func (a *answer) feed() {
 	p := (*a.buf)[:a.n]
 	out := a.reader.Feed(p)
 	if !a.fed {
 		a.fed, a.raw, a.out = true, p, out
 		return
-	}
-	if cap(a.raw) == cap(*a.buf) { // still the buffer, which is to be filled again
-		a.raw, a.out = append([]byte(nil), a.raw...), append([]byte(nil), a.out...)
 	}
 	a.raw, a.out = append(a.raw, p...), append(a.out, out...)
 }

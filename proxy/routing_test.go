@@ -45,6 +45,7 @@ import (
 //	text WORD …               an answer in OpenAI's form, as a stream where one is asked for
 //	status CODE [H=V] … BODY  an answer; BODY may be @FILE
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
+//	slowly FILE               likewise, each event on its own
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	silent                    the head of a stream, and nothing more
@@ -311,6 +312,11 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 			panic(http.ErrAbortHandler)
 		case "stall":
 			<-r.Context().Done()
+		}
+	case "slowly":
+		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
+			p.send(w, event)
+			time.Sleep(5 * time.Millisecond)
 		}
 	case "silent":
 		p.send(w, "\n")
