@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
@@ -33,8 +34,8 @@ const maxPreamble = 64 << 10
 // whole. What breaks before that is a failure like any other.
 func (a *answer) commit() *failure {
 	x := a.x
-	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && mediaType(a.res.Header) != "application/json" {
-		if x.translation != nil {
+	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && !a.isJSON() {
+		if x.translation != nil || a.credential != nil && x.op.AnswersJSON() {
 			return a.broke("the server's answer is neither JSON nor a stream of events")
 		}
 		return nil
@@ -81,11 +82,39 @@ func (a *answer) commit() *failure {
 	return a.nothing()
 }
 
+// isJSON says that the answer is JSON, as its type says. Of a provider also one
+// that says nothing, or just that it is text, and begins like an object: its
+// type is set right.
+func (a *answer) isJSON() bool {
+	kind := mediaType(a.res.Header)
+	if kind == "application/json" {
+		return true
+	}
+	if a.credential == nil || !a.x.op.AnswersJSON() || kind != "" && kind != "text/plain" && kind != "text/json" && !strings.HasSuffix(kind, "+json") {
+		return false
+	}
+	if !bytes.HasPrefix(bytes.TrimLeft((*a.buf)[:a.n], " \t\r\n"), []byte("{")) {
+		return false
+	}
+	a.res.Header.Set("Content-Type", "application/json")
+	return true
+}
+
 // whole reads what has come of a JSON answer, before its head is passed on: an
-// observer that is told the end with the head has less to do.
+// observer that is told the end with the head has less to do. What a provider
+// gives as an answer and is an error, or breaks off, is none.
 func (a *answer) whole() *failure {
 	if a.n > 0 {
 		a.feed()
+	}
+	if a.credential == nil || !a.x.op.AnswersJSON() {
+		return nil
+	}
+	switch msg := a.reader.Failed(); {
+	case msg != "" && a.reader.Tokens() == 0:
+		return a.brokeWith(msg)
+	case a.err == io.EOF && !a.reader.Finished():
+		return a.broke("the server's answer is no whole JSON object")
 	}
 	return a.nothing()
 }
@@ -123,6 +152,7 @@ func (a *answer) broke(what string) *failure {
 // brokeWith is broke for an answer that says itself why: by an error inside a
 // stream that had begun with 200.
 func (a *answer) brokeWith(message string) *failure {
+	message = a.scrub(message)
 	v := provider.ClassifyEnd(a.speaks(), 0, "", message, nil)
 	if v.Class == provider.OK || v.Class == provider.BadRequest {
 		v = provider.Verdict{Class: provider.StreamBroken, Status: http.StatusOK, Message: message}

@@ -15,6 +15,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,6 +50,7 @@ import (
 //	slowly FILE               likewise, each event on its own
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
+//	raw FILE                  the file, head and body, with CR before each LF
 //	silent                    the head of a stream, and nothing more
 //	hang                      nothing
 //	reset                     the connection breaks
@@ -140,7 +143,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 }
 
 // shownHeaders are those of an answer that are written down.
-var shownHeaders = regexp.MustCompile(`^(X-Model-Used|X-Penstock-.*|X-Should-Retry|Retry-After|Content-Type)$`)
+var shownHeaders = regexp.MustCompile(`^(X-Model-Used|X-Echo|X-Other|X-Penstock-.*|X-Should-Retry|Retry-After|Content-Type)$`)
 
 func (s *scene) ask(line string) {
 	header := http.Header{}
@@ -158,6 +161,10 @@ func (s *scene) ask(line string) {
 		s.t.Fatal(err)
 	}
 	r.Header = header
+	r = r.WithContext(httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+		fmt.Fprintf(&s.out, "%d %v\n", code, h)
+		return nil
+	}}))
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -180,6 +187,9 @@ func (s *scene) ask(line string) {
 	}
 	if err != nil {
 		s.out.WriteString("! the answer breaks off\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(res.Trailer)) {
+		fmt.Fprintf(&s.out, "trailer %s: %s\n", name, strings.Join(res.Trailer[name], ", "))
 	}
 	rec := <-s.records
 	s.mu.Lock()
@@ -317,6 +327,12 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
 			time.Sleep(5 * time.Millisecond)
+		}
+	case "raw":
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			io.WriteString(c, strings.ReplaceAll(p.scene.c.File(p.scene.t, rest), "\n", "\r\n"))
+			c.Close()
 		}
 	case "silent":
 		p.send(w, "\n")

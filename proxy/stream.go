@@ -18,7 +18,6 @@ import (
 	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
-	"github.com/penstock/penstock/provider"
 )
 
 // relay carries one answer to the client.
@@ -61,7 +60,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	}
 	a.ended()
 	trailer := http.Header{}
-	responseHeader(trailer, res.Trailer, x.target.plain)
+	x.passHeader(trailer, res.Trailer)
 	for name, values := range trailer {
 		x.w.Header()[http.TrailerPrefix+name] = values
 	}
@@ -95,11 +94,7 @@ func (x *exchange) sendHead(res *http.Response) {
 		x.target.http.response.apply(res.Header)
 		x.rule.response.apply(res.Header)
 	}
-	if x.target.provider != nil {
-		provider.ResponseHeader(h, res.Header)
-	} else {
-		responseHeader(h, res.Header, x.target.plain)
-	}
+	x.passHeader(h, res.Header)
 	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
 	if x.record.ModelUsed != "" {
@@ -122,13 +117,22 @@ func (x *exchange) sendHead(res *http.Response) {
 	}
 	if len(res.Trailer) > 0 {
 		trailer := http.Header{}
-		responseHeader(trailer, res.Trailer, x.target.plain)
+		x.passHeader(trailer, res.Trailer)
 		for name := range trailer {
 			h.Add("Trailer", name)
 		}
 	}
 	x.w.WriteHeader(res.StatusCode)
 	x.sent = true
+}
+
+// passHeader copies to out what of an answer's header or trailer is the client's.
+func (x *exchange) passHeader(out, in http.Header) {
+	if p := x.target.provider; p != nil {
+		p.ResponseHeader(out, in)
+		return
+	}
+	responseHeader(out, in, x.target.plain)
 }
 
 // mark puts into an answer's head what concerns the exchange as a whole.
@@ -193,8 +197,11 @@ func (y *relay) copyBody() error {
 			}
 		}
 	}
-	if y.sse && y.tap != nil && a.res.StatusCode < 300 && !y.tap.Finished() && y.tap.FinishReason() == "" && y.tap.Failed() == "" {
-		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
+	if y.tap == nil || a.res.StatusCode >= 300 || y.tap.Finished() || y.tap.Failed() != "" {
+		return nil
+	}
+	if y.sse && y.tap.FinishReason() == "" || !y.sse && a.credential != nil && y.x.op.AnswersJSON() {
+		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends, or a JSON object
 	}
 	return nil
 }
@@ -256,6 +263,9 @@ func (y *relay) emit(in, out []byte, tokens int) error {
 
 func (y *relay) write(p []byte) error {
 	x := y.x
+	if y.tap != nil && y.tap.Failed() != "" {
+		p = []byte(y.a.scrub(string(p)))
+	}
 	x.writeDeadline(y.now)
 	n, err := x.w.Write(p)
 	x.record.BytesOut += int64(n)
@@ -306,7 +316,7 @@ func (y *relay) note() {
 		}
 	}
 	if msg := y.tap.Failed(); msg != "" && y.a.res.StatusCode < 300 {
-		rec.ErrorClass, rec.Error = "upstream_stream_error", msg
+		rec.ErrorClass, rec.Error = "upstream_stream_error", y.a.scrub(msg)
 	}
 }
 
