@@ -442,9 +442,10 @@ func (p *Provider) inherit(old *Provider) {
 		}
 		o := old.credentials[i]
 		c.whole = o.whole
+		c.whole.probe = time.Time{} // the one that went first answers to the old one
 		for model, h := range o.models {
 			copied := *h
-			copied.inFlight = 0 // those end at the old one
+			copied.inFlight, copied.probe = 0, time.Time{} // those end at the old one
 			c.models[model] = &copied
 		}
 	}

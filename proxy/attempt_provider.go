@@ -29,9 +29,12 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 	}
 	var tried []*provider.Credential
 	for {
-		c, wait := tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
+		var c *provider.Credential
+		var wait time.Duration
 		if x.plan.account != "" {
 			c = tg.provider.Named(x.plan.account, tried)
+		} else {
+			c, wait = tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
 		}
 		if c == nil {
 			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
