@@ -585,7 +585,8 @@ func (x *exchange) outPath() string {
 // translate puts the request into dialect d, if the client speaks another one.
 // A failure says what cannot be said in it.
 func (x *exchange) translate(d llm.Dialect) *failure {
-	x.translation, x.dialect = nil, d
+	x.hold(-x.fetched) // of the translation before
+	x.translation, x.dialect, x.fetched = nil, d, 0
 	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d && !x.wantsArray() {
 		return nil
 	}

@@ -40,7 +40,7 @@ import (
 //
 //	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs
 //	a, b, c, d   a server's script, a line for each request it gets, the last one for all further ones
-//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE
+//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE, and name servers: $A/
 //
 // Lines of a script:
 //
@@ -69,6 +69,7 @@ func TestRouting(t *testing.T) {
 type scene struct {
 	t       *testing.T
 	c       *golden.Case
+	urls    *strings.Replacer // of the servers' names
 	url     string
 	out     strings.Builder
 	records chan *usage.Record
@@ -80,6 +81,7 @@ type scene struct {
 func newScene(t *testing.T, c *golden.Case) *scene {
 	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16)}
 	text := c.File(t, "config.yaml")
+	var urls []string
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if !c.Has(name) {
 			continue
@@ -88,7 +90,9 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 		t.Cleanup(server.Close)
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"ADDR", strings.TrimPrefix(server.URL, "http://"))
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name), server.URL)
+		urls = append(urls, "$"+strings.ToUpper(name)+"/", server.URL+"/")
 	}
+	s.urls = strings.NewReplacer(urls...)
 	if !strings.Contains(text, "listeners:") {
 		text = "listeners: [{name: l, address: \"127.0.0.1:0\", anonymous: true}]\nadmin: {address: \"off\"}\n" + text
 	}
@@ -99,7 +103,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := proxy.New(proxy.Options{Records: func(r *usage.Record) { s.records <- r }})
+	server := proxy.New(proxy.Options{Images: provider.FetchOptions{Local: true}, Records: func(r *usage.Record) { s.records <- r }})
 	backends, providers := map[string]proxy.Backend{}, map[string]*provider.Provider{}
 	for _, pc := range cfg.Pools {
 		p, err := pool.New(pc, pool.Options{})
@@ -239,9 +243,9 @@ func (s *scene) told(rec *usage.Record) {
 // text is a body that is written in a line, or in a file.
 func (s *scene) text(body string) string {
 	if name, ok := strings.CutPrefix(body, "@"); ok {
-		return s.c.File(s.t, name)
+		body = s.c.File(s.t, name)
 	}
-	return body
+	return s.urls.Replace(body)
 }
 
 var changing = []struct {
