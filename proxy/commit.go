@@ -78,6 +78,9 @@ func (a *answer) commit() *failure {
 	if msg := a.reader.Failed(); msg != "" {
 		return a.brokeWith(msg)
 	}
+	if !a.reader.Finished() {
+		return a.broke("the server's answer is no whole JSON object")
+	}
 	a.reader = &closed{a.reader}
 	return a.nothing()
 }

@@ -28,6 +28,7 @@ type relay struct {
 	sse      bool
 	flush    bool // after each chunk
 	observer epp.Observer
+	half     bool      // what was passed on ends inside an event, and no more comes
 	prompt   int       // estimated tokens, should the server report none
 	now      time.Time // when the chunk in hand came: the clock is read once per chunk
 	first    time.Time // of the first token
@@ -153,10 +154,10 @@ type errClient struct{ error }
 func (e errClient) Unwrap() error { return e.error }
 
 func (y *relay) copyBody() error {
-	a := y.a
-	idle := y.x.bounds().Idle.D()
-	if y.x.target.plain {
-		idle = y.x.bounds().Total.D() // a stream may be silent for as long as both sides like
+	a, x := y.a, y.x
+	idle := x.bounds().Idle.D()
+	if x.target.plain {
+		idle = x.bounds().Total.D() // a stream may be silent for as long as both sides like
 	}
 	a.phase.enter(&errIdleTimeout, idle)
 	piece := func(p []byte) error {
@@ -190,20 +191,37 @@ func (y *relay) copyBody() error {
 	if err != nil && (y.tap == nil || !y.tap.Finished()) {
 		return err // what the tap still holds is half an event: it stays here
 	}
-	if y.tap != nil {
-		if rest := y.tap.Close(); len(rest) > 0 {
-			if werr := y.write(rest); werr != nil {
-				return werr
-			}
-		}
-	}
-	if y.tap == nil || a.res.StatusCode >= 300 || y.tap.Finished() || y.tap.Failed() != "" {
+	if y.tap == nil {
 		return nil
 	}
-	if y.sse && y.tap.FinishReason() == "" || !y.sse && a.credential != nil && y.x.op.AnswersJSON() {
-		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends, or a JSON object
+	y.half = y.tap.MidEvent()
+	rest := y.tap.Close()
+	cut := !y.whole()
+	if cut && y.sse && x.translation == nil {
+		rest = nil // half an event
+	}
+	if len(rest) > 0 {
+		if err := y.write(rest); err != nil {
+			return err
+		}
+	}
+	if cut {
+		return io.ErrUnexpectedEOF
 	}
 	return nil
+}
+
+// whole says that the answer has ended as answers of this API do. Some servers
+// leave out what follows the reason for the end; the client of a translated
+// stream needs all of it.
+func (y *relay) whole() bool {
+	switch {
+	case y.a.res.StatusCode >= 300 || y.tap.Finished() || y.tap.Failed() != "":
+		return true
+	case y.sse:
+		return y.tap.FinishReason() != "" && y.x.translation == nil
+	}
+	return y.a.credential == nil || !y.x.op.AnswersJSON()
 }
 
 // each hands f the pieces of body as they come, in buf. It returns nil at the
@@ -324,7 +342,7 @@ func (y *relay) note() {
 func (y *relay) failed(err error) *llm.Error {
 	x := y.x
 	x.broken = true
-	x.midEvent = y.tap != nil && y.tap.MidEvent()
+	x.midEvent = y.half || y.tap != nil && y.tap.MidEvent()
 	if ce := (errClient{}); errors.As(err, &ce) {
 		x.record.ErrorClass = "client_closed"
 		if errors.Is(err, os.ErrDeadlineExceeded) {
