@@ -196,7 +196,8 @@ func (y *relay) copyBody() error {
 	}
 	y.half = y.tap.MidEvent()
 	rest := y.tap.Close()
-	cut := !y.whole()
+	// After the reason for the end a server may leave out the rest, but not half of it.
+	cut := !y.whole() || y.sse && x.translation == nil && (y.half || len(rest) > 0) && !y.tap.Finished() && y.tap.Failed() == ""
 	if cut && y.sse && x.translation == nil {
 		rest = nil // half an event
 	}
