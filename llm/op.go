@@ -166,6 +166,16 @@ func (o Op) Dialect() Dialect {
 // configuration names: OpOther and those that not every engine has.
 func (o Op) Further() bool { return o >= OpOther }
 
+// AnswersJSON says that an answer to the operation is a JSON object, or a
+// stream, and nothing else.
+func (o Op) AnswersJSON() bool {
+	switch o {
+	case OpChat, OpCompletions, OpEmbeddings, OpResponses, OpMessages, OpCountTokens, OpGenerate, OpImages, OpModerations, OpRerank:
+		return true
+	}
+	return false
+}
+
 // takesForms says that the body may be a multipart form.
 func (o Op) takesForms() bool { return o == OpOther || o == OpTranscription }
 

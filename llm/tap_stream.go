@@ -87,6 +87,9 @@ func (t *Tap) read(e *sse.Event) (c chunk) {
 	default:
 		c.read(t, e.Data)
 	}
+	if !c.valid {
+		t.found.finish = before.finish // half an event is no end
+	}
 	if t.found.finish != before.finish || t.found.served != before.served {
 		t.pattern.before = t.pattern.before[:0] // its events would set them back
 	}

@@ -112,7 +112,9 @@ func connecting(err error) bool {
 var goodEnds = map[string]bool{
 	"stop": true, "end_turn": true, "tool_calls": true, "tool_use": true, "function_call": true, "length": true, "max_tokens": true,
 	"stop_sequence": true, "content_filter": true, "refusal": true, "pause_turn": true, "completed": true, "incomplete": true,
-	"STOP": true, "MAX_TOKENS": true, "SAFETY": true, "RECITATION": true, "PROHIBITED_CONTENT": true, "BLOCKLIST": true, "SPII": true, "IMAGE_SAFETY": true,
+	"max_output_tokens": true, "model_length": true, "eos_token": true,
+	"queued": true, "in_progress": true, // of a response in the background, which is asked for later
+	"STOP": true, "MAX_TOKENS": true, "SAFETY": true, "RECITATION": true, "PROHIBITED_CONTENT": true, "BLOCKLIST": true, "SPII": true, "IMAGE_SAFETY": true, "LANGUAGE": true, "NO_IMAGE": true,
 	"guardrail_intervened": true, "content_filtered": true, "COMPLETE": true, "STOP_SEQUENCE": true, "TOOL_CALL": true, "eos": true,
 }
 

@@ -34,7 +34,7 @@ func (e *evidence) code() string { return e.first }
 
 // add notes a code.
 func (e *evidence) add(code string) {
-	code = clip(code[strings.LastIndexByte(code, '#')+1:], maxCode) // AWS puts a namespace before it
+	code = clean(clip(code[strings.LastIndexByte(code, '#')+1:], maxCode)) // AWS puts a namespace before it
 	p := plain(code)
 	if p == "" || len(e.codes) >= maxCodes {
 		return

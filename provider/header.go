@@ -5,6 +5,7 @@ package provider
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -35,6 +36,21 @@ var withheld = map[string]bool{
 var withheldPrefixes = []string{
 	"X-Ratelimit", "Ratelimit", "Anthropic-Ratelimit-", "Anthropic-Priority-", "X-Ms-Ratelimit", "X-Rate-Limit",
 	"Cf-", "X-Amz", "X-Goog-", "X-Ms-", "Azureml-", "Apim-", "Access-Control-", "Cross-Origin-", "X-Forwarded-", "X-Penstock-", "X-Envoy-", "X-Litellm-",
+}
+
+// ResponseHeader is [ResponseHeader] without values that hold one of the
+// provider's secrets: a server may send back what it was sent, anywhere.
+func (p *Provider) ResponseHeader(out, in http.Header) {
+	ResponseHeader(out, in)
+	for name := range in {
+		values := out[name]
+		if slices.ContainsFunc(values, func(v string) bool { return p.Scrub(v) != v }) {
+			delete(out, name)
+		}
+	}
+	if v := out[UpstreamID]; len(v) == 1 && p.Scrub(v[0]) != v[0] {
+		delete(out, UpstreamID)
+	}
 }
 
 // ResponseHeader copies to out what of a provider's response header is the

@@ -84,7 +84,7 @@ func (c *Credential) of(model string, now time.Time) *health {
 	}
 	if len(c.models) >= maxModels {
 		for name, h := range c.models { // any that nobody needs
-			if h.inFlight == 0 && !now.Before(h.until) && now.Sub(h.used) > time.Hour {
+			if h.inFlight == 0 && (h.reason == ModelNotFound || !now.Before(h.until) && now.Sub(h.used) > time.Hour) {
 				delete(c.models, name)
 				break
 			}
@@ -295,6 +295,8 @@ func (p *Provider) Observe(c *Credential, model string, v Verdict, h http.Header
 	case v.Class == Canceled || v.Class == Deadline || v.Class == Unsupported:
 		// Nothing is known; another request may be the probe.
 		x.probe, c.whole.probe = time.Time{}, time.Time{}
+	case v.Class == ModelNotFound && x == c.models[""]:
+		// Clients may make names up: those that share their health suffer nothing by it.
 	case scope != ScopeNone:
 		p.cool(c, at, model, v, now)
 		c.whole.probe = time.Time{}
@@ -442,9 +444,10 @@ func (p *Provider) inherit(old *Provider) {
 		}
 		o := old.credentials[i]
 		c.whole = o.whole
+		c.whole.probe = time.Time{} // the one that went first answers to the old one
 		for model, h := range o.models {
 			copied := *h
-			copied.inFlight = 0 // those end at the old one
+			copied.inFlight, copied.probe = 0, time.Time{} // those end at the old one
 			c.models[model] = &copied
 		}
 	}

@@ -388,3 +388,25 @@ func BenchmarkPick(b *testing.B) {
 		p.Observe(c, "m", verdict(provider.OK, 0), nil, time.Millisecond)
 	}
 }
+
+// TestManyNames is a client that makes up names of models where a pattern lets
+// it: it takes nothing from those who ask for others.
+func TestManyNames(t *testing.T) {
+	p := build(t, one, provider.Options{})
+	ask := func(model string, v provider.Class) {
+		c, _ := p.Pick(model, nil, 0)
+		p.Begin(c, model).End(verdict(v, 0), nil, 0)
+	}
+	ask("good", provider.OK)
+	for i := range 3000 {
+		ask(fmt.Sprintf("made-up-%d", i), provider.ModelNotFound)
+	}
+	wantStates(t, p, "good", "a ready")
+	for i := range 1100 { // models that there are, more than are told apart
+		ask(fmt.Sprintf("served-%d", i), provider.OK)
+	}
+	ask("made-up", provider.ModelNotFound)
+	if !p.Ready("another") {
+		t.Error("a model that nobody has asked for is out")
+	}
+}

@@ -55,8 +55,16 @@ var ruleTable = []rule{
 	{status: []int{400}, texts: []string{"api key not valid", "api key expired", "invalid api key", "incorrect api key"}, class: Auth},
 	{status: []int{401}, class: Auth},
 
-	// The model.
+	// What a request names besides the model: a client that names what is not
+	// there, or another's, must not take the credential from the others.
 	{codes: []string{"previousresponsenotfound"}, class: BadRequest},
+	{status: []int{400, 403, 404, 410}, texts: []string{
+		"permission to access the file", "no such file", "file not found", "file with id", "cachedcontent", "cached content", "conversation with id", "conversation not found",
+		"response with id", "previous response", "item with id", "prompt with id", "prompt not found", "vector store", "vector_store", "container with id", "container not found",
+		"no such container", "no such response", "no such conversation", "batch not found", "skill not found", "tuning job",
+	}, class: BadRequest},
+
+	// The model.
 	{codes: []string{"modelnotfound", "deploymentnotfound", "modelnotavailable", "modeldecommissioned", "invalidmodel", "modelnotsupported", "unknownmodel", "nosuchmodel", "resourcenotfound", "operationnotsupported"}, class: ModelNotFound},
 	{status: refusals, texts: []string{
 		"model identifier is invalid", "on-demand throughput isn", "is not a valid model", "model does not exist", "model not found", "no endpoints found", "does not have access to model",

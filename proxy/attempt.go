@@ -79,6 +79,15 @@ type failure struct {
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
 	late    bool // the time of one attempt was over
+	foreign bool // the code of reply is the server's word: for the client, and not for metrics
+}
+
+// code is what metrics call the failure: one of a few words.
+func (f *failure) code() string {
+	if f.foreign {
+		return f.class.String()
+	}
+	return f.reply.Code
 }
 
 // notForClients says why an answer is not passed on: what it tells is between
@@ -248,9 +257,13 @@ func (x *exchange) attempt(m *pool.Member, fresh bool) (*answer, *failure) {
 // answers waits for the beginning of the answer's body.
 func (a *attempt) answers(res *http.Response) (*answer, *failure) {
 	if !validStatus(res.StatusCode) {
+		f := a.invalid()
+		if f.class = provider.Server; a.account != nil {
+			a.ends(provider.Verdict{Class: f.class, Status: res.StatusCode}, nil, 0)
+		}
 		a.close()
 		res.Body.Close()
-		return nil, a.invalid()
+		return nil, f
 	}
 	if a.credential != nil {
 		unzip(res)
@@ -312,6 +325,8 @@ func (a *attempt) failed(err error) *failure {
 	if a.x.rule != nil && !f.reached && f.blame {
 		f.reply = llm.Unavailable(f.reply.Message, time.Second) // nobody has had the request
 	}
+	// That there was no head has been told already: this is an answer that broke.
+	a.ends(provider.Classify(a.dialect, http.StatusOK, nil, nil, a.causeOf(err), true), nil, 0)
 	a.close()
 	return f
 }
@@ -438,6 +453,9 @@ func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 	defer x.http.early.Unlock()
 	if a.told++; a.told > maxInformational {
 		return errInformational
+	}
+	if a.member == nil { // what a provider says early is of its own account and site
+		return nil
 	}
 	if a.decided || code == http.StatusContinue || code == http.StatusSwitchingProtocols || !x.r.ProtoAtLeast(1, 1) {
 		return nil
@@ -584,7 +602,8 @@ func (x *exchange) outPath() string {
 // translate puts the request into dialect d, if the client speaks another one.
 // A failure says what cannot be said in it.
 func (x *exchange) translate(d llm.Dialect) *failure {
-	x.translation, x.dialect = nil, d
+	x.hold(-x.fetched) // of the translation before
+	x.translation, x.dialect, x.fetched = nil, d, 0
 	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d && !x.wantsArray() {
 		return nil
 	}

@@ -29,9 +29,12 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 	}
 	var tried []*provider.Credential
 	for {
-		c, wait := tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
+		var c *provider.Credential
+		var wait time.Duration
 		if x.plan.account != "" {
 			c = tg.provider.Named(x.plan.account, tried)
+		} else {
+			c, wait = tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
 		}
 		if c == nil {
 			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
@@ -44,7 +47,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		if f == nil {
 			return a, nil
 		}
-		x.server.metrics.attemptFailed(tg.provider.Name(), f.reply.Code)
+		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
 		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts ||
 			x.spent() >= x.service.attempts || x.r.Context().Err() != nil || f.sent && !x.service.budget.retry() {
 			return nil, f
@@ -135,8 +138,10 @@ func (a *attempt) refused(res *http.Response, began time.Time) *failure {
 	res.Body.Close()
 	f := &failure{sent: true, reached: true}
 	f.reply = a.observe(f, res.StatusCode, res.Header, body, nil, began).ClientError()
+	f.foreign = f.class == provider.BadRequest
 	if f.reply.Type == "invalid_request_error" {
 		f.reply.Param = llm.ReadError(a.dialect, res.StatusCode, body).Param // what the client has to look at
+		f.reply.Param = a.scrub(f.reply.Param)
 	}
 	a.close()
 	return f
@@ -163,6 +168,14 @@ func (a *attempt) observe(f *failure, status int, h http.Header, body []byte, er
 	a.ends(v, h, time.Since(began))
 	f.class, f.wait = v.Class, v.Wait
 	return v
+}
+
+// scrub takes the provider's secrets out of what it says.
+func (a *attempt) scrub(text string) string {
+	if a.credential == nil || text == "" {
+		return text
+	}
+	return a.x.target.provider.Scrub(text)
 }
 
 // ends tells the provider what became of the attempt; the first call counts.

@@ -94,7 +94,7 @@ func (x *exchange) sleep(d time.Duration) bool {
 func (x *exchange) tried(f *failure, began time.Time) {
 	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(began).Seconds()}
 	if f != nil {
-		t.Error = f.reply.Code
+		t.Error = f.code()
 		if f.class != provider.OK {
 			t.Error = f.class.String()
 		}
@@ -148,7 +148,7 @@ func (x *exchange) tryPool() (*answer, *failure) {
 			}
 			f.retry = f.retry && (x.rule == nil || x.again(f))
 		}
-		x.server.metrics.attemptFailed(x.target.pool, f.reply.Code)
+		x.server.metrics.attemptFailed(x.target.pool, f.code())
 		if f.sent {
 			full++
 		}
@@ -238,6 +238,9 @@ func (x *exchange) others() bool {
 // one and the failure is not the client's own, or the error.
 func (x *exchange) degraded(f *failure) (*answer, *llm.Error) {
 	if x.model == nil || x.model.degraded == "" || f.class.Fallback() == "" || !x.canMake() {
+		if f.foreign {
+			x.record.ErrorClass, x.record.Error = "upstream_4xx", f.reply.Message
+		}
 		return nil, f.reply
 	}
 	x.record.ErrorClass, x.record.Error, x.record.Pool, x.record.Provider = "degraded", f.reply.Message, "", ""

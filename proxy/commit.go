@@ -4,8 +4,10 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
@@ -19,7 +21,7 @@ import (
 type early struct {
 	reader llm.Reader // nil: the bytes are not for reading
 	fed    bool       // raw has been read, and out is what it came to
-	kept   bool       // raw and out are in memory of their own
+	owned  bool       // raw and out are copies: the buffers that they came in may be filled again
 	raw    []byte
 	out    []byte
 }
@@ -32,8 +34,8 @@ const maxPreamble = 64 << 10
 // whole. What breaks before that is a failure like any other.
 func (a *answer) commit() *failure {
 	x := a.x
-	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && mediaType(a.res.Header) != "application/json" {
-		if x.translation != nil {
+	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && !a.isJSON() {
+		if x.translation != nil || a.credential != nil && x.op.AnswersJSON() {
 			return a.broke("the server's answer is neither JSON nor a stream of events")
 		}
 		return nil
@@ -51,7 +53,7 @@ func (a *answer) commit() *failure {
 	}
 	a.feed()
 	for a.err == nil && !a.committed() && len(a.raw) < limit {
-		a.keep()
+		a.own()
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
 		if a.n = n; n > 0 {
@@ -71,19 +73,51 @@ func (a *answer) commit() *failure {
 	case a.err == nil:
 		return a.broke("the server's answer is larger than limits.body")
 	}
+	a.own()
 	a.out = append(a.out, a.reader.Close()...)
 	if msg := a.reader.Failed(); msg != "" {
 		return a.brokeWith(msg)
+	}
+	if !a.reader.Finished() {
+		return a.broke("the server's answer is no whole JSON object")
 	}
 	a.reader = &closed{a.reader}
 	return a.nothing()
 }
 
+// isJSON says that the answer is JSON, as its type says. Of a provider also one
+// that says nothing, or just that it is text, and begins like an object: its
+// type is set right.
+func (a *answer) isJSON() bool {
+	kind := mediaType(a.res.Header)
+	if kind == "application/json" {
+		return true
+	}
+	if a.credential == nil || !a.x.op.AnswersJSON() || kind != "" && kind != "text/plain" && kind != "text/json" && !strings.HasSuffix(kind, "+json") {
+		return false
+	}
+	if !bytes.HasPrefix(bytes.TrimLeft((*a.buf)[:a.n], " \t\r\n"), []byte("{")) {
+		return false
+	}
+	a.res.Header.Set("Content-Type", "application/json")
+	return true
+}
+
 // whole reads what has come of a JSON answer, before its head is passed on: an
-// observer that is told the end with the head has less to do.
+// observer that is told the end with the head has less to do. What a provider
+// gives as an answer and is an error, or breaks off, is none.
 func (a *answer) whole() *failure {
 	if a.n > 0 {
 		a.feed()
+	}
+	if a.credential == nil || !a.x.op.AnswersJSON() {
+		return nil
+	}
+	switch msg := a.reader.Failed(); {
+	case msg != "" && a.reader.Tokens() == 0:
+		return a.brokeWith(msg)
+	case a.err == io.EOF && !a.reader.Finished():
+		return a.broke("the server's answer is no whole JSON object")
 	}
 	return a.nothing()
 }
@@ -93,7 +127,16 @@ func (a *answer) committed() bool {
 	return a.sse && (a.reader.Tokens() > 0 || a.reader.Finished() || a.reader.Failed() != "")
 }
 
-// feed reads the bytes that have just come into buf.
+// own takes what was read out of the buffers of the answer and of its reader,
+// which the next read fills again.
+func (a *answer) own() {
+	if !a.owned {
+		a.owned, a.raw, a.out = true, bytes.Clone(a.raw), bytes.Clone(a.out)
+	}
+}
+
+// feed reads the bytes that have just come into buf. What was fed before must
+// be owned by then.
 func (a *answer) feed() {
 	p := (*a.buf)[:a.n]
 	out := a.reader.Feed(p)
@@ -104,14 +147,6 @@ func (a *answer) feed() {
 	a.raw, a.out = append(a.raw, p...), append(a.out, out...)
 }
 
-// keep makes the bytes read so far the answer's own, before buf is filled again
-// and the reader is fed again: they lie in the buffers of both.
-func (a *answer) keep() {
-	if !a.kept {
-		a.kept, a.raw, a.out = true, append([]byte(nil), a.raw...), append([]byte(nil), a.out...)
-	}
-}
-
 // broke is the failure of an answer in which there is nothing for the client.
 func (a *answer) broke(what string) *failure {
 	return a.brokeAs(what, provider.Verdict{Class: provider.StreamBroken, Status: http.StatusOK})
@@ -120,6 +155,7 @@ func (a *answer) broke(what string) *failure {
 // brokeWith is broke for an answer that says itself why: by an error inside a
 // stream that had begun with 200.
 func (a *answer) brokeWith(message string) *failure {
+	message = a.scrub(message)
 	v := provider.ClassifyEnd(a.speaks(), 0, "", message, nil)
 	if v.Class == provider.OK || v.Class == provider.BadRequest {
 		v = provider.Verdict{Class: provider.StreamBroken, Status: http.StatusOK, Message: message}

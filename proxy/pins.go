@@ -106,8 +106,8 @@ func (x *exchange) continues() *llm.Error {
 	p := &x.plan
 	maker := x.server.pins.of(id)
 	if maker == nil || maker.tenant != x.identity.Tenant { // what another tenant has made is nobody's
-		if len(p.next) == 1 && len(p.chain) == 0 && p.next[0].accounts < 2 {
-			return nil // there is nobody else
+		if maker == nil && len(p.next) == 1 && len(p.chain) == 0 && p.next[0].accounts < 2 {
+			return nil // there is nobody else who could have made it
 		}
 		return &llm.Error{
 			Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "previous_response_not_found", Param: "previous_response_id",

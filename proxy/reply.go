@@ -78,7 +78,10 @@ func (x *exchange) replyInStream(e *llm.Error) {
 	event := e.StreamError(x.op, x.record.RequestID)
 	switch {
 	case x.reader != nil:
-		event = llm.Fail(x.reader, x.op, e, x.record.RequestID)
+		half := x.midEvent && !x.reader.MidEvent() // it has been closed
+		if event = llm.Fail(x.reader, x.op, e, x.record.RequestID); half {
+			event = append([]byte("\n\n"), event...)
+		}
 	case x.midEvent:
 		event = append([]byte("\n\n"), event...) // end the half event, or it would swallow this one
 	}

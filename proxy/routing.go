@@ -4,6 +4,10 @@
 package proxy
 
 import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -149,7 +153,7 @@ func (x *exchange) refusal(a *answer) *failure {
 	}
 	for i := range x.plan.chain {
 		if x.plan.chain[i].takes(class) {
-			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true}
+			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true, foreign: true}
 			a.close()
 			return f
 		}
@@ -193,7 +197,21 @@ func (x *exchange) answerStatic(text string) *llm.Error {
 	return nil
 }
 
-// fetchImage gets an image that a target wants inline.
+// fetchImage gets an image that a target wants inline. All of a request are
+// bounded together, in size as its body is, and in time; they are counted with it.
 func (x *exchange) fetchImage(url string) (mediaType string, data []byte, err error) {
-	return x.server.images.Fetch(x.r.Context(), url)
+	ctx, cancel := context.WithTimeout(x.r.Context(), x.left())
+	defer cancel()
+	if mediaType, data, err = x.server.images.Fetch(ctx, url); err != nil {
+		return "", nil, err
+	}
+	n := int64(base64.StdEncoding.EncodedLen(len(data))) // as it is sent
+	if limit := int64(x.table.cfg.Limits.Body); x.fetched+n > limit {
+		return "", nil, fmt.Errorf("the images of the request are larger together than the limit of %d bytes", limit)
+	}
+	if fail := x.hold(n); fail != nil {
+		return "", nil, errors.New(fail.Message)
+	}
+	x.fetched += n
+	return mediaType, data, nil
 }

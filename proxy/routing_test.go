@@ -15,6 +15,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,16 +40,17 @@ import (
 //
 //	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs, $AADDR and $APORT parts of them
 //	a, b, c, d   a server's script, a line for each request it gets, the last one for all further ones
-//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE
+//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE, and name servers: $A/
 //
 // Lines of a script:
 //
 //	text WORD …               an answer in OpenAI's form, as a stream where one is asked for
 //	status CODE [H=V] … BODY  an answer; BODY may be @FILE
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
-//	events FILE               likewise, but one event at a time
+//	slowly FILE               likewise, each event on its own
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
+//	raw FILE                  the file, head and body, with CR before each LF
 //	silent                    the head of a stream, and nothing more
 //	hang                      nothing
 //	reset                     the connection breaks
@@ -66,6 +69,7 @@ func TestRouting(t *testing.T) {
 type scene struct {
 	t       *testing.T
 	c       *golden.Case
+	urls    *strings.Replacer // of the servers' names
 	url     string
 	out     strings.Builder
 	records chan *usage.Record
@@ -77,6 +81,7 @@ type scene struct {
 func newScene(t *testing.T, c *golden.Case) *scene {
 	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16)}
 	text := c.File(t, "config.yaml")
+	var urls []string
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if !c.Has(name) {
 			continue
@@ -86,7 +91,9 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"PORT", server.URL[strings.LastIndexByte(server.URL, ':')+1:])
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name)+"ADDR", strings.TrimPrefix(server.URL, "http://"))
 		text = strings.ReplaceAll(text, "$"+strings.ToUpper(name), server.URL)
+		urls = append(urls, "$"+strings.ToUpper(name)+"/", server.URL+"/")
 	}
+	s.urls = strings.NewReplacer(urls...)
 	if !strings.Contains(text, "listeners:") {
 		text = "listeners: [{name: l, address: \"127.0.0.1:0\", anonymous: true}]\nadmin: {address: \"off\"}\n" + text
 	}
@@ -97,7 +104,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := proxy.New(proxy.Options{Records: func(r *usage.Record) { s.records <- r }})
+	server := proxy.New(proxy.Options{Images: provider.FetchOptions{Local: true}, Records: func(r *usage.Record) { s.records <- r }})
 	backends, providers := map[string]proxy.Backend{}, map[string]*provider.Provider{}
 	for _, pc := range cfg.Pools {
 		p, err := pool.New(pc, pool.Options{})
@@ -141,7 +148,7 @@ func newScene(t *testing.T, c *golden.Case) *scene {
 }
 
 // shownHeaders are those of an answer that are written down.
-var shownHeaders = regexp.MustCompile(`^(X-Model-Used|X-Penstock-.*|X-Should-Retry|Retry-After|Content-Type)$`)
+var shownHeaders = regexp.MustCompile(`^(X-Model-Used|X-Echo|X-Other|X-Penstock-.*|X-Should-Retry|Retry-After|Content-Type)$`)
 
 func (s *scene) ask(line string) {
 	header := http.Header{}
@@ -159,6 +166,10 @@ func (s *scene) ask(line string) {
 		s.t.Fatal(err)
 	}
 	r.Header = header
+	r = r.WithContext(httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+		fmt.Fprintf(&s.out, "%d %v\n", code, h)
+		return nil
+	}}))
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -181,6 +192,9 @@ func (s *scene) ask(line string) {
 	}
 	if err != nil {
 		s.out.WriteString("! the answer breaks off\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(res.Trailer)) {
+		fmt.Fprintf(&s.out, "trailer %s: %s\n", name, strings.Join(res.Trailer[name], ", "))
 	}
 	rec := <-s.records
 	s.mu.Lock()
@@ -230,9 +244,9 @@ func (s *scene) told(rec *usage.Record) {
 // text is a body that is written in a line, or in a file.
 func (s *scene) text(body string) string {
 	if name, ok := strings.CutPrefix(body, "@"); ok {
-		return s.c.File(s.t, name)
+		body = s.c.File(s.t, name)
 	}
-	return body
+	return s.urls.Replace(body)
 }
 
 var changing = []struct {
@@ -314,10 +328,16 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		case "stall":
 			<-r.Context().Done()
 		}
-	case "events":
-		for _, event := range strings.SplitAfter(p.scene.c.File(p.scene.t, rest), "\n\n") {
+	case "slowly":
+		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond)
+		}
+	case "raw":
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			io.WriteString(c, strings.ReplaceAll(p.scene.c.File(p.scene.t, rest), "\n", "\r\n"))
+			c.Close()
 		}
 	case "silent":
 		p.send(w, "\n")

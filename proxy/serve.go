@@ -52,6 +52,7 @@ type aimed struct {
 	edited      []byte           // body with the target's edits; nil: not made yet
 	translation *llm.Translation // of the request; nil: the target speaks the client's dialect
 	dialect     llm.Dialect      // that it speaks
+	fetched     int64            // bytes of images in the translation, counted with the body
 }
 
 // picking is what the picker was asked and said.

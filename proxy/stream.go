@@ -18,7 +18,6 @@ import (
 	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/pool"
-	"github.com/penstock/penstock/provider"
 )
 
 // relay carries one answer to the client.
@@ -29,6 +28,7 @@ type relay struct {
 	sse      bool
 	flush    bool // after each chunk
 	observer epp.Observer
+	half     bool      // what was passed on ends inside an event, and no more comes
 	prompt   int       // estimated tokens, should the server report none
 	now      time.Time // when the chunk in hand came: the clock is read once per chunk
 	first    time.Time // of the first token
@@ -61,7 +61,7 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	}
 	a.ended()
 	trailer := http.Header{}
-	responseHeader(trailer, res.Trailer, x.target.plain)
+	x.passHeader(trailer, res.Trailer)
 	for name, values := range trailer {
 		x.w.Header()[http.TrailerPrefix+name] = values
 	}
@@ -95,11 +95,7 @@ func (x *exchange) sendHead(res *http.Response) {
 		x.target.http.response.apply(res.Header)
 		x.rule.response.apply(res.Header)
 	}
-	if x.target.provider != nil {
-		provider.ResponseHeader(h, res.Header)
-	} else {
-		responseHeader(h, res.Header, x.target.plain)
-	}
+	x.passHeader(h, res.Header)
 	x.mark(h)
 	h.Set(requestIDHeader, x.record.RequestID)
 	if x.record.ModelUsed != "" {
@@ -125,13 +121,22 @@ func (x *exchange) sendHead(res *http.Response) {
 	}
 	if len(res.Trailer) > 0 {
 		trailer := http.Header{}
-		responseHeader(trailer, res.Trailer, x.target.plain)
+		x.passHeader(trailer, res.Trailer)
 		for name := range trailer {
 			h.Add("Trailer", name)
 		}
 	}
 	x.w.WriteHeader(res.StatusCode)
 	x.sent = true
+}
+
+// passHeader copies to out what of an answer's header or trailer is the client's.
+func (x *exchange) passHeader(out, in http.Header) {
+	if p := x.target.provider; p != nil {
+		p.ResponseHeader(out, in)
+		return
+	}
+	responseHeader(out, in, x.target.plain)
 }
 
 // mark puts into an answer's head what concerns the exchange as a whole.
@@ -152,10 +157,10 @@ type errClient struct{ error }
 func (e errClient) Unwrap() error { return e.error }
 
 func (y *relay) copyBody() error {
-	a := y.a
-	idle := y.x.bounds().Idle.D()
-	if y.x.target.plain {
-		idle = y.x.bounds().Total.D() // a stream may be silent for as long as both sides like
+	a, x := y.a, y.x
+	idle := x.bounds().Idle.D()
+	if x.target.plain {
+		idle = x.bounds().Total.D() // a stream may be silent for as long as both sides like
 	}
 	a.phase.enter(&errIdleTimeout, idle)
 	piece := func(p []byte) error {
@@ -189,17 +194,38 @@ func (y *relay) copyBody() error {
 	if err != nil && (y.tap == nil || !y.tap.Finished()) {
 		return err // what the tap still holds is half an event: it stays here
 	}
-	if y.tap != nil {
-		if rest := y.tap.Close(); len(rest) > 0 {
-			if werr := y.write(rest); werr != nil {
-				return werr
-			}
+	if y.tap == nil {
+		return nil
+	}
+	y.half = y.tap.MidEvent()
+	rest := y.tap.Close()
+	// After the reason for the end a server may leave out the rest, but not half of it.
+	cut := !y.whole() || y.sse && x.translation == nil && (y.half || len(rest) > 0) && !y.tap.Finished() && y.tap.Failed() == ""
+	if cut && y.sse && x.translation == nil {
+		rest = nil // half an event
+	}
+	if len(rest) > 0 {
+		if err := y.write(rest); err != nil {
+			return err
 		}
 	}
-	if y.sse && y.tap != nil && a.res.StatusCode < 300 && !y.tap.Finished() && y.tap.FinishReason() == "" && y.tap.Failed() == "" {
-		return io.ErrUnexpectedEOF // it ended, but not as a stream of this API ends
+	if cut {
+		return io.ErrUnexpectedEOF
 	}
 	return nil
+}
+
+// whole says that the answer has ended as answers of this API do. Some servers
+// leave out what follows the reason for the end; the client of a translated
+// stream needs all of it.
+func (y *relay) whole() bool {
+	switch {
+	case y.a.res.StatusCode >= 300 || y.tap.Finished() || y.tap.Failed() != "":
+		return true
+	case y.sse:
+		return y.tap.FinishReason() != "" && y.x.translation == nil
+	}
+	return y.a.credential == nil || !y.x.op.AnswersJSON()
 }
 
 // each hands f the pieces of body as they come, in buf. It returns nil at the
@@ -259,6 +285,9 @@ func (y *relay) emit(in, out []byte, tokens int) error {
 
 func (y *relay) write(p []byte) error {
 	x := y.x
+	if y.tap != nil && y.tap.Failed() != "" {
+		p = []byte(y.a.scrub(string(p)))
+	}
 	x.writeDeadline(y.now)
 	n, err := x.w.Write(p)
 	x.record.BytesOut += int64(n)
@@ -309,7 +338,7 @@ func (y *relay) note() {
 		}
 	}
 	if msg := y.tap.Failed(); msg != "" && y.a.res.StatusCode < 300 {
-		rec.ErrorClass, rec.Error = "upstream_stream_error", msg
+		rec.ErrorClass, rec.Error = "upstream_stream_error", y.a.scrub(msg)
 	}
 }
 
@@ -317,7 +346,7 @@ func (y *relay) note() {
 func (y *relay) failed(err error) *llm.Error {
 	x := y.x
 	x.broken = true
-	x.midEvent = y.tap != nil && y.tap.MidEvent()
+	x.midEvent = y.half || y.tap != nil && y.tap.MidEvent()
 	if ce := (errClient{}); errors.As(err, &ce) {
 		x.record.ErrorClass = "client_closed"
 		if errors.Is(err, os.ErrDeadlineExceeded) {
