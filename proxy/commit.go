@@ -171,10 +171,15 @@ func (a *answer) brokeWith(message string) *failure {
 // nothing says that a whole answer has nothing in it and no good reason for that:
 // some providers tell in this way that an account is exhausted.
 func (a *answer) nothing() *failure {
-	if a.credential == nil || a.err != io.EOF {
+	r, op := a.reader, a.x.op
+	if a.credential == nil || a.err != io.EOF && !(a.sse && r.Finished()) { // the body may end later than what is in it
 		return nil
 	}
-	v := provider.ClassifyEnd(a.dialect, a.reader.Tokens(), a.reader.FinishReason(), a.reader.Failed(), nil)
+	finish := r.FinishReason()
+	if finish == "" && a.sse && (op == llm.OpChat || op == llm.OpCompletions) {
+		finish = "none" // where there is always one
+	}
+	v := provider.ClassifyEnd(a.dialect, r.Tokens(), finish, r.Failed(), nil)
 	if v.Class != provider.Empty {
 		return nil
 	}
