@@ -48,8 +48,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			return a, nil
 		}
 		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
-		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts ||
-			x.spent() >= x.service.attempts || x.r.Context().Err() != nil || f.sent && !x.service.budget.retry() {
+		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || !x.allowed(f) {
 			return nil, f
 		}
 	}

@@ -42,12 +42,20 @@ func (x *exchange) try() (*answer, *failure) {
 // one function that does. The next target comes first, at once; the same one
 // again only when nobody is left, after a pause, and if what failed may pass.
 func (x *exchange) another(f *failure) bool {
-	if x.r.Context().Err() != nil || x.spent() >= x.service.attempts || time.Since(x.record.Time) > x.service.within {
+	if !x.allowed(f) {
 		return false
 	}
-	if f.sent && !x.service.budget.retry() {
-		return false
+	if x.goesOn(f) {
+		return true
 	}
+	if f.sent {
+		x.service.budget.giveBack()
+	}
+	return false
+}
+
+// goesOn finds the target of a further attempt, and waits as long as it must.
+func (x *exchange) goesOn(f *failure) bool {
 	if x.advance(f) {
 		return true
 	}
@@ -63,6 +71,13 @@ func (x *exchange) another(f *failure) bool {
 		return false // the client is told how long it would be
 	}
 	return x.sleep(pause)
+}
+
+// allowed says that the bounds of all attempts together leave room for another
+// one after a failure, and takes it from the budget.
+func (x *exchange) allowed(f *failure) bool {
+	return x.r.Context().Err() == nil && x.spent() < x.service.attempts && time.Since(x.record.Time) <= x.service.within &&
+		(!f.sent || x.service.budget.retry())
 }
 
 // spent is how many attempts have been made that count.

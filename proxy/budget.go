@@ -57,6 +57,16 @@ func (b *budget) retry() bool {
 	return true
 }
 
+// giveBack is for a retry that was taken out and not made.
+func (b *budget) giveBack() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.slot().retries--
+}
+
 // slot is that of this second; those that have passed unused are emptied.
 func (b *budget) slot() *struct{ requests, retries int } {
 	now := b.now().Unix()

@@ -22,7 +22,8 @@ type early struct {
 	reader llm.Reader // nil: the bytes are not for reading
 	fed    bool       // raw has been read, and out is what it came to
 	owned  bool       // raw and out are copies: the buffers that they came in may be filled again
-	raw    []byte
+	size   int        // bytes that were read
+	raw    []byte     // of them; of a provider's JSON just the first
 	out    []byte
 }
 
@@ -52,7 +53,7 @@ func (a *answer) commit() *failure {
 		limit = int(x.table.cfg.Limits.Body)
 	}
 	a.feed()
-	for a.err == nil && !a.committed() && len(a.raw) < limit {
+	for a.err == nil && !a.committed() && a.size < limit {
 		a.own()
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
@@ -141,10 +142,14 @@ func (a *answer) feed() {
 	p := (*a.buf)[:a.n]
 	out := a.reader.Feed(p)
 	if !a.fed {
-		a.fed, a.raw, a.out = true, p, out
+		a.fed, a.size, a.raw, a.out = true, a.n, p, out
 		return
 	}
-	a.raw, a.out = append(a.raw, p...), append(a.out, out...)
+	a.out = append(a.out, out...)
+	if a.size += a.n; !a.sse && a.credential != nil {
+		return // nobody looks at it again, and it may be large
+	}
+	a.raw = append(a.raw, p...)
 }
 
 // broke is the failure of an answer in which there is nothing for the client.
@@ -166,10 +171,15 @@ func (a *answer) brokeWith(message string) *failure {
 // nothing says that a whole answer has nothing in it and no good reason for that:
 // some providers tell in this way that an account is exhausted.
 func (a *answer) nothing() *failure {
-	if a.credential == nil || a.err != io.EOF {
+	r, op := a.reader, a.x.op
+	if a.credential == nil || a.err != io.EOF && !(a.sse && r.Finished()) { // the body may end later than what is in it
 		return nil
 	}
-	v := provider.ClassifyEnd(a.dialect, a.reader.Tokens(), a.reader.FinishReason(), a.reader.Failed(), nil)
+	finish := r.FinishReason()
+	if finish == "" && a.sse && (op == llm.OpChat || op == llm.OpCompletions) {
+		finish = "none" // where there is always one
+	}
+	v := provider.ClassifyEnd(a.dialect, r.Tokens(), finish, r.Failed(), nil)
 	if v.Class != provider.Empty {
 		return nil
 	}

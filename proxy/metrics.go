@@ -120,7 +120,7 @@ func (in *Instruments) observe(x *exchange) {
 		if x.model != nil {
 			model = x.model.name
 		}
-		in.requests.WithLabelValues(model, x.target.place(), strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
+		in.requests.WithLabelValues(model, x.target.where(), strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 	}
 	c.seconds.Observe(rec.Total)
 	if rec.TTFT > 0 {

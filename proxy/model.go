@@ -182,14 +182,6 @@ func quirksOf(q provider.Quirks) llm.Quirks {
 	}
 }
 
-// place is the name of the pool or provider.
-func (tg *target) place() string {
-	if tg.provider != nil {
-		return tg.provider.Name()
-	}
-	return tg.pool
-}
-
 // members are the members of a JSON object in the order of their names.
 func members(m map[string]any) ([]llm.Member, error) {
 	var out []llm.Member

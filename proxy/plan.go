@@ -456,3 +456,11 @@ func (x *exchange) title(tg *target) string {
 
 // named is the model's name at the target.
 func (tg *target) named(x *exchange) string { return cmp.Or(tg.model, x.record.ModelAsked) }
+
+// where is the pool or provider, as metrics have it.
+func (tg *target) where() string {
+	if tg.provider != nil {
+		return tg.provider.Name()
+	}
+	return tg.pool
+}
