@@ -24,6 +24,7 @@ def read(kind, value):
 
 class Other(with_openai.Chat):
     command = ()
+    models = None  # asked by the client for Python alone
 
     def __init__(self, url, max_retries=0):
         super().__init__(url, max_retries)
