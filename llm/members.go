@@ -5,6 +5,7 @@ package llm
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 
 	"github.com/penstock/penstock/internal/jsonedit"
@@ -141,8 +142,17 @@ func (r *Request) adapt(body []byte, q *Quirks) (out []byte, dropped []string) {
 	if !s.Finish() {
 		return body, nil
 	}
+	if out = append(out, '}'); len(dropped) == 0 && sameJSON(out, body) {
+		return body, nil
+	}
 	slices.Sort(dropped)
-	return append(out, '}'), dropped[:min(len(dropped), maxDropped)]
+	return out, dropped[:min(len(dropped), maxDropped)]
+}
+
+// sameJSON says that two texts differ in white space at the most.
+func sameJSON(a, b []byte) bool {
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
 }
 
 // messages appends the messages as the server takes them.

@@ -278,3 +278,25 @@ func TestSpeaks(t *testing.T) {
 		t.Errorf("legacy completions: %v", err)
 	}
 }
+
+// A body for a server with quirks that have nothing to say about it keeps its
+// bytes, white space too.
+func TestQuirksKeepBytes(t *testing.T) {
+	quirks := llm.Quirks{MaxTokens: true, SystemRole: true, NoNames: true, NoLogprobs: true, ToolIDs: true}
+	for in, want := range map[string]string{
+		`{ "messages" : [ {"role":"user","content":"x"} ] ,` + "\n" + ` "max_tokens":7,"model":"m"}`: "",
+		`{ "model":"m", "messages":[{"role":"developer","content":"x"}]}`:                            `{"model":"m","messages":[{"role":"system","content":"x"}]}`,
+		`{"model":"m", "max_completion_tokens":7,"messages":[{"role":"user","content":"x"}]}`:        `{"model":"m","max_tokens":7,"messages":[{"role":"user","content":"x"}]}`,
+	} {
+		if want == "" {
+			want = in
+		}
+		r, fail := llm.Read(llm.OpChat, "application/json", []byte(in), llm.Limits{})
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		if got := string(r.Body(llm.Edits{Model: "m", Quirks: quirks})); got != want {
+			t.Errorf("%s became %s", in, got)
+		}
+	}
+}
