@@ -147,7 +147,8 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 		return fail(line, col, what, "save the file as UTF-8 text")
 	}
 	tokens := lexer.Tokenize(string(text))
-	if p := checkTokens(tokens); p != nil {
+	bounds := TokenBounds{Depth: maxDepth, Keys: maxKeys, Anchors: maxAnchors, Aliases: maxAliases, KeysHint: "keep long lists of members in a file of their own (members.file)"}
+	if p := bounds.Check(tokens); p != nil {
 		p.File = file
 		return nil, Problems{p}
 	}
@@ -226,8 +227,15 @@ func checkBytes(text []byte) (line, col int, what string) {
 	return 0, 0, ""
 }
 
-// checkTokens holds the bounds that must be known before the parser recurses.
-func checkTokens(tokens token.Tokens) *Problem {
+// TokenBounds are bounds on YAML text that must be known before a parser
+// recurses.
+type TokenBounds struct {
+	Depth, Keys, Anchors, Aliases int
+	KeysHint                      string // what to do about too many keys
+}
+
+// Check says what is beyond the bounds; nil: nothing.
+func (b TokenBounds) Check(tokens token.Tokens) *Problem {
 	var flow, keys, anchors, aliases, line, inLine int
 	for _, t := range tokens {
 		what, hint := "", ""
@@ -250,14 +258,14 @@ func checkTokens(tokens token.Tokens) *Problem {
 			aliases++
 		}
 		switch {
-		case flow > maxDepth || inLine > maxDepth || flow == 0 && t.Type == token.MappingValueType && t.Position.IndentLevel > maxDepth:
-			what = fmt.Sprintf("is nested more than %d levels deep", maxDepth)
-		case keys > maxKeys:
-			what, hint = fmt.Sprintf("has more than %d keys", maxKeys), "keep long lists of members in a file of their own (members.file)"
-		case anchors > maxAnchors:
-			what = fmt.Sprintf("has more than %d anchors", maxAnchors)
-		case aliases > maxAliases:
-			what = fmt.Sprintf("has more than %d aliases", maxAliases)
+		case flow > b.Depth || inLine > b.Depth || flow == 0 && t.Type == token.MappingValueType && t.Position.IndentLevel > b.Depth:
+			what = fmt.Sprintf("is nested more than %d levels deep", b.Depth)
+		case keys > b.Keys:
+			what, hint = fmt.Sprintf("has more than %d keys", b.Keys), b.KeysHint
+		case anchors > b.Anchors:
+			what = fmt.Sprintf("has more than %d anchors", b.Anchors)
+		case aliases > b.Aliases:
+			what = fmt.Sprintf("has more than %d aliases", b.Aliases)
 		default:
 			continue
 		}

@@ -138,7 +138,11 @@ func readImport(text []byte) (root *treeNode, repeated []int, err error) {
 		return nil, nil, &config.Problem{Line: line, Col: 1, What: "is not text", Hint: "save the file as UTF-8, without control characters"}
 	}
 	tokens := lexer.Tokenize(string(text))
-	if p := boundTokens(tokens); p != nil {
+	bounds := config.TokenBounds{
+		Depth: importMaxDepth, Keys: importMaxKeys, Anchors: importMaxAnchors, Aliases: importMaxAliases,
+		KeysHint: "that is more than one configuration may have: split model_list",
+	}
+	if p := bounds.Check(tokens); p != nil {
 		return nil, nil, p
 	}
 	file, perr := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
@@ -184,45 +188,6 @@ func strangeLine(text []byte) int {
 		}
 	}
 	return 0
-}
-
-// boundTokens holds the bounds that must be known before the parser recurses.
-func boundTokens(tokens token.Tokens) *config.Problem {
-	var flow, keys, anchors, aliases, line, inLine int
-	for _, t := range tokens {
-		what, hint := "", ""
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			flow++
-		case token.SequenceEndType, token.MappingEndType:
-			flow = max(flow-1, 0)
-		case token.SequenceEntryType, token.MappingKeyType, token.TagType:
-			if t.Position.Line != line { // each of these on one line may open a level
-				line, inLine = t.Position.Line, 0
-			}
-			inLine++
-		case token.MappingValueType:
-			keys++
-		case token.AnchorType:
-			anchors++
-		case token.AliasType:
-			aliases++
-		}
-		switch {
-		case flow > importMaxDepth || inLine > importMaxDepth || flow == 0 && t.Type == token.MappingValueType && t.Position.IndentLevel > importMaxDepth:
-			what = fmt.Sprintf("is nested more than %d levels deep", importMaxDepth)
-		case keys > importMaxKeys:
-			what, hint = fmt.Sprintf("has more than %d keys", importMaxKeys), "that is more than one configuration may have: split model_list"
-		case anchors > importMaxAnchors:
-			what = fmt.Sprintf("has more than %d anchors", importMaxAnchors)
-		case aliases > importMaxAliases:
-			what = fmt.Sprintf("has more than %d aliases", importMaxAliases)
-		default:
-			continue
-		}
-		return &config.Problem{Line: t.Position.Line, Col: max(t.Position.Column, 1), What: what, Hint: hint}
-	}
-	return nil
 }
 
 func (r *treeReader) fail(n ast.Node, what string) *treeNode {
