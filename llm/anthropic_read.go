@@ -180,14 +180,7 @@ func (r *anthropicReader) toolList() {
 }
 
 func (r *anthropicReader) tool(t *tool) {
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			if label := r.text("type"); string(label) != "custom" {
@@ -362,14 +355,7 @@ func (r *anthropicReader) block(where place, results bool) part {
 		return p
 	}
 	var b anthropicBlock
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			b.kind = r.text("type")

@@ -156,14 +156,7 @@ func (r *geminiReader) generationConfig(name string) {
 	if !r.object(name) {
 		return
 	}
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		path, known := name+"."+key, camel(key)
 		if kind, ok := geminiParams[known]; ok {
 			raw := r.number(path)

@@ -41,14 +41,7 @@ func (r *openAIReader) message(i int) {
 		r.refuse(at("messages", i), "must be an object")
 		return
 	}
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "role":
 			m.role = r.text("role")
@@ -215,14 +208,7 @@ func (r *openAIReader) call(where place) {
 	}
 	p := part{kind: partToolCall, place: where}
 	found := false
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "id":
 			p.id = r.text("id")
@@ -260,14 +246,7 @@ func (r *openAIReader) called(p *part, name string) {
 		return
 	}
 	p.args = []byte("{}")
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "name":
 			p.name = r.text("name")
@@ -329,14 +308,7 @@ func (r *openAIReader) part(where place, role string) part {
 	var kind, text, refusal, thought lit
 	var medium saved
 	var is string
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			kind = r.text("type")
@@ -400,14 +372,7 @@ func (r *openAIReader) medium(p *part, name string) {
 		r.refuse(path(""), "must be an object")
 		return
 	} else {
-		for {
-			key, ok := r.next()
-			if !ok {
-				break
-			}
-			if r.null() {
-				continue
-			}
+		for key := range r.members() {
 			switch key {
 			case "url", "file_data":
 				url = r.text(path("." + key))

@@ -320,14 +320,7 @@ func (r *openAIReader) functions() {
 
 // function reads what is said of one function, in an object that is entered.
 func (r *requestReader) function(t *tool) {
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "name":
 			t.name = r.text("name")

@@ -6,6 +6,7 @@ package llm
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 
@@ -88,6 +89,22 @@ func (r *requestReader) element() bool {
 		r.err = InvalidRequest("", fmt.Sprintf("the request has more than %d messages, parts and tools", maxParts))
 	}
 	return r.err == nil && r.s.NextElement()
+}
+
+// members are the names of the members of the object that the reader is in, but
+// for those that are null. The loop's body must consume each value.
+func (r *requestReader) members() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for {
+			key, ok := r.next()
+			if !ok {
+				return
+			}
+			if !r.null() && !yield(key) {
+				return
+			}
+		}
+	}
 }
 
 // null passes a null, which is as good as nothing.

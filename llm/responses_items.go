@@ -48,14 +48,7 @@ func (r *responsesReader) item(i int) {
 		r.refuse(at("input", i), "must be an object")
 		return
 	}
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			m.kind = r.text("type")
@@ -271,14 +264,7 @@ func (r *responsesReader) part(where place, role string) part {
 	}
 	var kind, text, refusal, url, data lit
 	var audio saved
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			kind = r.text("type")

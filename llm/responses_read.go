@@ -193,14 +193,7 @@ func (r *responsesReader) textFormat(name string) {
 		return
 	}
 	f := &r.format
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch path := name + "." + key; key {
 		case "type":
 			switch r.word(path) {
@@ -278,14 +271,7 @@ func (r *responsesReader) toolList() {
 
 // tool reads what is said of one tool; label is its type.
 func (r *responsesReader) tool(t *tool) {
-	for {
-		key, ok := r.next()
-		if !ok {
-			break
-		}
-		if r.null() {
-			continue
-		}
+	for key := range r.members() {
 		switch key {
 		case "type":
 			if label := r.text("type"); string(label) == "function" {
