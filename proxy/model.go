@@ -61,7 +61,7 @@ func (b *builder) models() error {
 
 func (b *builder) model(mc *config.Model) (*model, error) {
 	cfg, r := b.cfg, mc.Retries.Or(b.cfg.Retries)
-	m := &model{name: mc.Name, report: mc.ReportModel != "served", wild: isPattern(mc.Name), service: service{
+	m := &model{name: mc.Name, report: mc.ReportModel != "served", wild: strings.Contains(mc.Name, "*"), service: service{
 		timeouts: mc.Timeouts.Or(cfg.Timeouts), attempts: max(r.Attempts, 1), resends: 1, budget: newBudget(r.Budget),
 		perTarget: r.PerTarget, backoff: r.Backoff.D(), maxWait: r.MaxWait.D(), within: r.Within.D(),
 	}}
@@ -84,8 +84,6 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 	}
 	return m, nil
 }
-
-func isPattern(name string) bool { return slices.Contains([]byte(name), '*') }
 
 func (b *builder) fallback(mc *config.Model, fc *config.Fallback, m *model) (f fallback, err error) {
 	f.on = fc.On

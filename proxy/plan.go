@@ -35,7 +35,6 @@ type plan struct {
 	stale     int      // attempts over a kept connection that was closed: they do not count
 	estimated int      // tokens of the prompt
 	counted   counted
-	class     config.FallbackClass // of the fallback that is under way; "": none
 }
 
 // maxFallbacks bounds the fallbacks of one request, those of other models that
@@ -317,7 +316,7 @@ func (x *exchange) advance(last *failure) bool {
 	if len(list) == 0 {
 		return false
 	}
-	x.fallBack(class, list, reasonOf(class, last))
+	x.fallBack(list, reasonOf(class, last))
 	return true
 }
 
@@ -331,7 +330,7 @@ func (x *exchange) around() bool {
 		*p = before // as if nobody had looked
 		return false
 	}
-	x.fallBack(config.FallbackGeneral, append(list, before.next...), "general: the targets of the model are out")
+	x.fallBack(append(list, before.next...), "general: the targets of the model are out")
 	return true
 }
 
@@ -354,8 +353,7 @@ func (x *exchange) follow(class config.FallbackClass, working bool) []*target {
 }
 
 // fallBack makes the first of list the target, the rest those that follow.
-func (x *exchange) fallBack(class config.FallbackClass, list []*target, reason string) {
-	x.plan.class = class
+func (x *exchange) fallBack(list []*target, reason string) {
 	if x.record.Fallback == "" {
 		x.record.Fallback = reason
 	}
