@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"net"
 	"net/http"
 
 	"github.com/penstock/penstock/config"
@@ -41,3 +42,12 @@ func (m *Matcher) Find(listener string, r *http.Request) (place int, ok bool) {
 	}
 	return found1.order, true
 }
+
+const MostFrame = mostFrame
+
+func UsesFrames(w http.ResponseWriter, r *http.Request, status int) bool {
+	return framesFor(w, r, status) != nil
+}
+
+// Patient is c as a listener hands it to its server.
+func Patient(c net.Conn) net.Conn { return &patient{Conn: c} }

@@ -40,6 +40,9 @@ func (c *patient) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// LocalAddr brings the connection to those who need it: see frames.
+func (c *patient) LocalAddr() net.Addr { return local{c.Conn.LocalAddr(), c.Conn} }
+
 // CloseWrite lets net/http end its side first, so that a refusal is not lost
 // in a reset.
 func (c *patient) CloseWrite() error {

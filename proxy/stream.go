@@ -26,7 +26,9 @@ type relay struct {
 	a        *answer
 	tap      llm.Reader // nil: the bytes are not for reading
 	sse      bool
-	flush    bool // after each chunk
+	flush    bool    // after each chunk
+	flushed  bool    // once at least
+	frames   *frames // past net/http's buffers; nil before the first flush, and where it cannot be
 	observer epp.Observer
 	half     bool      // what was passed on ends inside an event, and no more comes
 	prompt   int       // estimated tokens, should the server report none
@@ -289,10 +291,17 @@ func (y *relay) write(p []byte) error {
 		p = []byte(y.a.scrub(string(p)))
 	}
 	x.writeDeadline(y.now)
-	n, err := x.w.Write(p)
+	direct := y.frames != nil && len(p) <= mostFrame
+	to := io.Writer(x.w)
+	if direct {
+		to = y.frames
+	}
+	n, err := to.Write(p)
 	x.record.BytesOut += int64(n)
-	if whole := x.record.BytesOut == y.a.res.ContentLength; err == nil && y.flush && !whole { // the end flushes anyway
-		err = x.ctl.Flush()
+	if whole := x.record.BytesOut == y.a.res.ContentLength; err == nil && y.flush && !direct && !whole { // the end flushes anyway
+		if err = x.ctl.Flush(); err == nil && !y.flushed {
+			y.flushed, y.frames = true, framesFor(x.w, x.r, x.record.Status)
+		}
 	}
 	if err != nil {
 		return errClient{err}
