@@ -61,6 +61,7 @@ type Result struct {
 	Body      []byte      // replaces the request's body; nil: keep it
 	Denial    *Denial     // refuse instead of dialling
 	Observer  Observer    // told of the answer as it passes; may be nil
+	Edits     bool        // Observer may edit an answer's head
 	// Evicted ends when the picker withdraws the request; nil: never. Its cause
 	// may be an *[Eviction].
 	Evicted context.Context

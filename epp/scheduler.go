@@ -207,6 +207,7 @@ func (s *Scheduler) prepare(v *view, p *Profile) *decision {
 	d.result.Endpoints = d.endpoints[:0]
 	d.result.Reason = reasonPicked
 	d.result.Observer = &d.exchange
+	d.result.Edits = p.session != nil && p.session.echo
 	d.result.OnDone = d.exchange.settle
 	return d
 }

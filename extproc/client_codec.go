@@ -84,7 +84,7 @@ func (c clientCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // encodeRequest writes headers and parts of a request's body; false: this is
 // another message.
 func encodeRequest(m *extprocv3.ProcessingRequest) (mem.BufferSlice, bool) {
-	if len(m.Attributes) > 0 || m.ObservabilityMode || m.ProtocolConfig.GetSendBodyWithoutWaitingForHeaderResponse() {
+	if len(m.Attributes) > 0 || m.ProtocolConfig.GetSendBodyWithoutWaitingForHeaderResponse() {
 		return nil, false
 	}
 	var b, body []byte
@@ -123,6 +123,7 @@ func encodeRequest(m *extprocv3.ProcessingRequest) (mem.BufferSlice, bool) {
 			return appendVarint(appendVarint(b, 1, uint64(p.RequestBodyMode)), 2, uint64(p.ResponseBodyMode))
 		})
 	}
+	b = appendVarint(b, 10, protowire.EncodeBool(m.ObservabilityMode))
 	k, ok := m.GetRequest().(*extprocv3.ProcessingRequest_RequestBody)
 	if !ok {
 		return mem.BufferSlice{mem.SliceBuffer(b)}, true

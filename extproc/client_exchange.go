@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,7 @@ type exchange struct {
 	evicted  context.Context
 	evict    context.CancelCauseFunc
 	headSent bool
+	edits    bool      // the picker may edit the answer's head: it did not say that it only observes
 	whole    bool      // the end of the answer was known with its head, and is told with it
 	used     llm.Usage // what it used then
 	sse      bool
@@ -377,7 +379,8 @@ func (x *exchange) result() *epp.Result {
 	if named == "" {
 		named = x.q.lb
 	}
-	res := &epp.Result{Reason: reasonPicked, Endpoints: splitEndpoints(named), Header: x.q.edits, Observer: x, OnDone: x.settle}
+	x.edits = x.c.cfg.Response.Mode != config.ResponseOff && !x.observes()
+	res := &epp.Result{Reason: reasonPicked, Endpoints: splitEndpoints(named), Header: x.q.edits, Observer: x, Edits: x.edits, OnDone: x.settle}
 	if x.q.replaces {
 		res.Body = x.q.replaced
 		if res.Body == nil {
@@ -404,6 +407,16 @@ func (x *exchange) result() *epp.Result {
 		go x.receive()
 	}
 	return res
+}
+
+// observes says that the picker has said that it edits no answers. It has
+// answered, so the header of its side of the stream is there.
+func (x *exchange) observes() bool {
+	if context.Cause(x.ctx) != nil {
+		return false
+	}
+	h, err := x.stream.Header()
+	return err == nil && slices.Contains(h[keyAnswers], answersObserved)
 }
 
 // receive reads what the picker still says after its decision.

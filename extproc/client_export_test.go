@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -59,6 +60,7 @@ type fed struct {
 
 func (f *fed) Send(*extprocv3.ProcessingRequest) error { return nil }
 func (f *fed) CloseSend() error                        { return nil }
+func (f *fed) Header() (metadata.MD, error)            { return nil, nil }
 
 func (f *fed) Recv() (*extprocv3.ProcessingResponse, error) { panic("not called") }
 

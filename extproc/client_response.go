@@ -50,7 +50,8 @@ func (x *exchange) Head(code int, header http.Header) {
 		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
 			Headers: headerMap(h, ":status", strconv.Itoa(code)),
 		}},
-		MetadataContext: contextMetadata{served: x.member.Address()}.encode(),
+		MetadataContext:   contextMetadata{served: x.member.Address()}.encode(),
+		ObservabilityMode: !x.edits,
 	})
 	if err != nil {
 		return
@@ -63,7 +64,7 @@ func (x *exchange) Head(code int, header http.Header) {
 	if x.c.cfg.Response.Mode == config.ResponseFull {
 		x.copy = newCopier(x)
 	}
-	if x.c.cfg.Response.HeadTimeout == 0 {
+	if !x.edits || x.c.cfg.Response.HeadTimeout == 0 {
 		return // the client does not wait for edits
 	}
 	timer := time.NewTimer(x.c.cfg.Response.HeadTimeout.D())
@@ -164,8 +165,9 @@ func (x *exchange) letGo() {
 
 func (x *exchange) sendBody(p []byte, last bool) error {
 	return x.stream.Send(&extprocv3.ProcessingRequest{
-		Request:         &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: p, EndOfStream: last}},
-		MetadataContext: contextMetadata{served: x.member.Address()}.encode(),
+		Request:           &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: p, EndOfStream: last}},
+		MetadataContext:   contextMetadata{served: x.member.Address()}.encode(),
+		ObservabilityMode: !x.edits,
 	})
 }
 

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -329,11 +330,38 @@ func TestWholeAnswer(t *testing.T) {
 	}
 }
 
+// A picker that says that it only observes answers is not waited for.
+func TestObservedAnswer(t *testing.T) {
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, p := grpc.NewServer(), &tillAnswered{said: make(chan string, 1), observes: true}
+	extprocv3.RegisterExternalProcessorServer(s, p)
+	go s.Serve(socket)
+	t.Cleanup(s.Stop)
+	c := client(t, fmt.Sprintf("address: %q, response: {headTimeout: 1m}, timeout: 10s", socket.Addr()))
+	c.Start()
+	t.Cleanup(c.Close)
+	res, err := c.Pick(t.Context(), extproc.Question([]byte(`{"model":"m"}`)))
+	if err != nil || len(res.Endpoints) != 1 || res.Edits {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	res.Observer.Attempt(c.Member(res.Endpoints[0]))
+	res.Observer.Head(200, http.Header{"Content-Type": {"text/event-stream"}}) // nobody answers it
+	res.Observer.End(nil)
+	res.Done(epp.Outcome{})
+	if got := <-p.said; !strings.HasPrefix(got, "head 200, observed, body data: ") {
+		t.Errorf("the picker was told %s", got)
+	}
+}
+
 // tillAnswered picks, then answers the head of the answer when the stream has
 // been half-closed, and says what it was told until then.
 type tillAnswered struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	said chan string
+	said     chan string
+	observes bool // says that it edits no answer, and answers none
 }
 
 func (p *tillAnswered) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
@@ -341,10 +369,16 @@ func (p *tillAnswered) Process(g extprocv3.ExternalProcessor_ProcessServer) erro
 		return &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)}}}}}
 	}
 	var told []string
+	if p.observes {
+		g.SetHeader(metadata.Pairs("penstock-answers", "observed"))
+	}
 	for {
 		m, err := g.Recv()
 		if err == io.EOF {
 			p.said <- strings.Join(append(told, "end"), ", ")
+			if p.observes {
+				return nil
+			}
 			return g.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: edit("x-late", "yes")}}})
 		}
 		if err != nil {
@@ -362,7 +396,9 @@ func (p *tillAnswered) Process(g extprocv3.ExternalProcessor_ProcessServer) erro
 					status = string(f.GetRawValue())
 				}
 			}
-			told = append(told, "head "+status)
+			if told = append(told, "head "+status); m.GetObservabilityMode() {
+				told = append(told, "observed")
+			}
 		case *extprocv3.ProcessingRequest_ResponseBody:
 			last := ""
 			if r.ResponseBody.GetEndOfStream() {

@@ -65,6 +65,7 @@ func testConfig() *config.Config {
 // and its observer hear.
 type scripted struct {
 	result func(r *epp.Request) (*epp.Result, error)
+	plain  bool // its observer edits nothing
 	mu     sync.Mutex
 	log    strings.Builder
 	open   int // picks not settled
@@ -110,7 +111,7 @@ func (p *scripted) Pick(_ context.Context, r *epp.Request) (*epp.Result, error) 
 		}
 	}
 	if res.Denial == nil {
-		res.Observer = observer{p}
+		res.Observer, res.Edits = observer{p}, !p.plain
 	}
 	return res, nil
 }
@@ -122,6 +123,9 @@ func (o observer) Attempt(m *pool.Member) { o.p.note("attempt %s", m.Address()) 
 func (o observer) Served(m *pool.Member)  { o.p.note("served %s", m.Address()) }
 func (o observer) Head(status int, h http.Header) {
 	o.p.note("head %d", status)
+	if o.p.plain {
+		return
+	}
 	if h.Get("X-Drop-Me") != "" {
 		h.Del("X-Drop-Me")
 	}
@@ -153,6 +157,7 @@ type script struct {
 	end      error // after the last message; nil: io.EOF
 	received func(*extprocv3.ProcessingRequest)
 	sent     func(*extprocv3.ProcessingResponse)
+	header   func(metadata.MD)
 }
 
 func (s *script) Recv() (*extprocv3.ProcessingRequest, error) {
@@ -177,8 +182,14 @@ func (s *script) Send(m *extprocv3.ProcessingResponse) error {
 	return nil
 }
 
+func (s *script) SetHeader(md metadata.MD) error {
+	if s.header != nil {
+		s.header(md)
+	}
+	return nil
+}
+
 func (s *script) Context() context.Context     { return s.ctx }
-func (s *script) SetHeader(metadata.MD) error  { return nil }
 func (s *script) SendHeader(metadata.MD) error { return nil }
 func (s *script) SetTrailer(metadata.MD)       {}
 func (s *script) SendMsg(any) error            { panic("not used") }

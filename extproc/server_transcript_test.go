@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -48,7 +49,7 @@ import (
 //
 // Flags: pick (endpoints), deny (status reason), fail (timeout or error), edit
 // (NAME=VALUE set, -NAME removed), replace (a body), limit (of a body), tell,
-// canceled (how the gateway ends the stream).
+// plain (the picker edits no answers), canceled (how the gateway ends the stream).
 func TestTranscripts(t *testing.T) {
 	golden.Run(t, "testdata/server/*.txtar", func(t *testing.T, c *golden.Case) map[string]string {
 		var messages []*extprocv3.ProcessingRequest
@@ -71,6 +72,7 @@ func TestTranscripts(t *testing.T) {
 			transcript.WriteString(line)
 			answers.WriteString(line)
 		}
+		s.header = func(md metadata.MD) { fmt.Fprintf(&transcript, "< header %v\n", md) }
 		server, held := extproc.NewTestServer(logs(t), configOf(t, c), backendOf(t, c, picker), 10)
 		err := server.Process(s)
 		fmt.Fprintf(&transcript, "= %s\n", describeEnd(err))
@@ -96,7 +98,7 @@ func flagged(t *testing.T, c *golden.Case) *scripted {
 	if pick == "" {
 		pick = "10.0.0.1:8000 10.0.0.2:8000"
 	}
-	return &scripted{result: func(*epp.Request) (*epp.Result, error) {
+	return &scripted{plain: c.Flag("plain") != "", result: func(*epp.Request) (*epp.Result, error) {
 		res := &epp.Result{Endpoints: strings.Fields(pick), Reason: "picked"}
 		if pick == "none" {
 			res.Endpoints = nil

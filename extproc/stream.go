@@ -18,6 +18,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -42,6 +43,7 @@ type stream struct {
 	quit    chan struct{} // ends who fills inbox
 	begun   bool          // a message has come
 	observe bool          // observability mode: nothing is answered
+	mute    bool          // the message in hand is of observability mode: it gets no reply
 	meta    contextMetadata
 	outcome string
 
@@ -155,6 +157,7 @@ func (x *stream) receive(m *extprocv3.ProcessingRequest) error {
 	if x.observe {
 		return nil
 	}
+	x.mute = m.GetObservabilityMode()
 	if context := m.GetMetadataContext(); context != nil {
 		if !wellTyped(context) {
 			x.rules.counts.spurious("metadata")
@@ -397,6 +400,9 @@ func (x *stream) decide(then phase, by ending) error {
 	x.renamed = x.renamed || x.answers && res.Body != nil
 	if by == endHeaders {
 		replaced = nil // there is nothing to replace
+	}
+	if !res.Edits && (x.rules.TellServed == nil || !x.rules.TellServed()) {
+		x.grpc.SetHeader(metadata.MD{keyAnswers: {answersObserved}})
 	}
 	err = x.proceed(by, body, replaced, encoded)
 	x.dropBody()

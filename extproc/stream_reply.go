@@ -60,7 +60,11 @@ func (x *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 	edits := &head.edits
 	if x.picked() {
 		x.attribute()
-		if o := x.pick.Observer; o != nil {
+		switch o := x.pick.Observer; {
+		case o == nil:
+		case !x.pick.Edits:
+			o.Head(x.status, f.header)
+		default:
 			before := maps.Clone(f.header)
 			o.Head(x.status, f.header)
 			edits.difference(before, f.header)
@@ -74,16 +78,26 @@ func (x *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 		edits.set(headerServedTest, told)
 	}
 	if !h.GetEndOfStream() && x.picked() {
+		x.renamed = x.renamed && !x.mute
 		x.watch(&f)
 		if x.tap != nil && x.renamed && x.answerMode == modeDuplex {
 			edits.noLength() // the name that goes back may have another length
 		}
 	}
-	err := x.send(head.seal(false))
+	err := x.respond(head.seal(false))
 	if err == nil && h.GetEndOfStream() {
 		x.finish(nil)
 	}
 	return err
+}
+
+// respond answers a message about the answer, unless it was marked as one that
+// gets no reply.
+func (x *stream) respond(m *extprocv3.ProcessingResponse) error {
+	if x.mute {
+		return nil
+	}
+	return x.send(m)
 }
 
 // attribute moves the accounting to the member that answered, and tells passive
@@ -154,7 +168,8 @@ func (x *stream) responseBody(b *extprocv3.HttpBody) error {
 	var err error
 	switch {
 	case x.answerMode != modeDuplex:
-		err = x.send(bodyAnswer(false, changed(b.GetBody(), out, x.answerMode)))
+		err = x.respond(bodyAnswer(false, changed(b.GetBody(), out, x.answerMode)))
+	case x.mute:
 	case len(out) > 0 || end:
 		err = x.sendChunks(false, out, end)
 	}
@@ -216,13 +231,13 @@ func (x *stream) responseTrailers(t *extprocv3.HttpTrailers) error {
 		return x.ignored()
 	}
 	if x.tap != nil && x.answerMode == modeDuplex {
-		if rest := slices.Clone(x.tap.Close()); len(rest) > 0 {
+		if rest := slices.Clone(x.tap.Close()); len(rest) > 0 && !x.mute {
 			if err := x.sendChunks(false, rest, false); err != nil {
 				return err
 			}
 		}
 	}
-	if err := x.send(trailersAnswer(false)); err != nil {
+	if err := x.respond(trailersAnswer(false)); err != nil {
 		return err
 	}
 	x.finish(t.GetTrailers())

@@ -25,6 +25,15 @@ const (
 	namespaceLB     = "envoy.lb"
 	namespaceSubset = "envoy.lb.subset_hint"
 
+	// keyAnswers is a header of the picker's side of a stream, not of the
+	// protocol but within its rules: with the value answersObserved the picker
+	// says that it will edit nothing of the answer. The gateway then marks its
+	// messages about the answer as of observability mode, which wait for no
+	// reply and get none; pickers and gateways that do not know of it are not
+	// concerned.
+	keyAnswers      = "penstock-answers"
+	answersObserved = "observed"
+
 	serviceName = "envoy.service.ext_proc.v3.ExternalProcessor"
 )
 
