@@ -188,7 +188,7 @@ fuzz: prerequisites ## run every fuzz target for FUZZTIME (default 30s)
 	@n=0; for pkg in $$(go list $(PKG)); do \
 	  for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$target"; \
-	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg; \
 	    n=$$((n+1)); \
 	  done; \
 	done; \

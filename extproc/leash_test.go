@@ -28,16 +28,16 @@ type slow struct {
 	pause time.Duration
 }
 
-func (s *slow) Recv() (*extprocv3.ProcessingRequest, error) {
+func (s *slow) RecvMsg(v any) error {
 	wait := s.pause
 	if len(s.messages) == 0 {
 		wait = 1000 * time.Hour
 	}
 	select {
 	case <-s.ctx.Done():
-		return nil, status.FromContextError(s.ctx.Err()).Err()
+		return status.FromContextError(s.ctx.Err()).Err()
 	case <-time.After(wait):
-		return s.script.Recv()
+		return s.script.RecvMsg(v)
 	}
 }
 

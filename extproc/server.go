@@ -181,10 +181,11 @@ func (x *stream) patience() time.Duration {
 // next is the next message. While the picker may withdraw the request a
 // goroutine reads ahead by one; it ends when Process has returned, since that
 // ends every Recv.
-func (x *stream) next() (*extprocv3.ProcessingRequest, error) {
+func (x *stream) next() (*incoming, error) {
 	if x.pick == nil || x.pick.Evicted == nil || x.settled {
 		if x.inbox == nil {
-			return x.grpc.Recv()
+			in := &incoming{}
+			return in, x.grpc.RecvMsg(in)
 		}
 		in := <-x.inbox
 		return in.message, in.err
@@ -203,14 +204,14 @@ func (x *stream) next() (*extprocv3.ProcessingRequest, error) {
 
 // received is what one Recv brought.
 type received struct {
-	message *extprocv3.ProcessingRequest
+	message *incoming
 	err     error
 }
 
 func readAhead(g extprocv3.ExternalProcessor_ProcessServer, inbox chan<- received, quit <-chan struct{}) {
 	for {
-		var in received
-		in.message, in.err = g.Recv()
+		in := received{message: &incoming{}}
+		in.err = g.RecvMsg(in.message)
 		select {
 		case inbox <- in:
 		case <-quit:

@@ -30,16 +30,24 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
 // Unmarshal reads one message.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*extprocv3.ProcessingRequest)
+	in, ok := v.(*incoming)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	own := make([]byte, data.Len())
 	data.CopyTo(own)
-	if decodeRequest(own, m) {
+	if decodeRequest(own, in) {
 		return nil
 	}
-	return protobuf.Unmarshal(own, m) // which resets m
+	in.meta = contextMetadata{}
+	return protobuf.Unmarshal(own, &in.m) // which resets it
+}
+
+// incoming is a message of a gateway. What it says by metadata is in meta if
+// that is all that there is of it, else in m.
+type incoming struct {
+	m    extprocv3.ProcessingRequest
+	meta contextMetadata
 }
 
 // Marshal writes one message. The bytes of a chunk are not copied: whoever
@@ -108,9 +116,10 @@ type (
 )
 
 // decodeRequest reads a request that holds nothing unusual; false: it does, and
-// m is to be read anew. b is kept.
-func decodeRequest(b []byte, m *extprocv3.ProcessingRequest) bool {
+// it is to be read anew. b is kept.
+func decodeRequest(b []byte, into *incoming) bool {
 	var seen uint32
+	m := &into.m
 	return each(b, func(r record) bool {
 		if r.number > 11 || seen&(1<<r.number) != 0 {
 			return false
@@ -145,6 +154,10 @@ func decodeRequest(b []byte, m *extprocv3.ProcessingRequest) bool {
 			m.Request = &in.back
 			return decodeBody(r.bytes, &in.body)
 		case 8:
+			if decodeMetadata(r.bytes, &into.meta) {
+				return true
+			}
+			into.meta = contextMetadata{}
 			m.MetadataContext = &corev3.Metadata{}
 			return protobuf.Unmarshal(r.bytes, m.MetadataContext) == nil
 		case 11:
@@ -153,6 +166,70 @@ func decodeRequest(b []byte, m *extprocv3.ProcessingRequest) bool {
 		}
 		return false
 	})
+}
+
+// decodeMetadata reads metadata that says nothing but what c knows of, and that
+// once; false: it says more, or something else.
+func decodeMetadata(b []byte, c *contextMetadata) bool {
+	return each(b, func(r record) bool { // Metadata.filter_metadata, a map of Structs
+		namespace, fields, ok := entryOf(r, 1)
+		if !ok {
+			return false
+		}
+		return each(fields, func(r record) bool { // Struct.fields, a map of Values
+			key, value, ok := entryOf(r, 1)
+			switch {
+			case !ok:
+			case string(namespace) == namespaceLB && string(key) == keyServed && c.served == "":
+				ok = decodeTexts(value, func(text string) { c.served = text })
+				return ok && c.served != ""
+			case string(namespace) == namespaceSubset && string(key) == keySubset && c.subset == nil:
+				c.subset = []string{}
+				return decodeTexts(value, func(text string) { c.subset = append(c.subset, splitEndpoints(text)...) })
+			}
+			return false
+		})
+	})
+}
+
+// entryOf is an entry of a map of messages, which is field number of its
+// message.
+func entryOf(r record, number protowire.Number) (key, value []byte, ok bool) {
+	if r.number != number || !r.isText {
+		return nil, nil, false
+	}
+	ok = each(r.bytes, func(r record) bool {
+		switch {
+		case r.number == 1 && r.isText && key == nil:
+			key = r.bytes
+		case r.number == 2 && r.isText && value == nil:
+			value = r.bytes
+		default:
+			return false
+		}
+		return true
+	})
+	return key, value, ok && key != nil && value != nil
+}
+
+// decodeTexts reads a Value that is one text, or a list of texts.
+func decodeTexts(value []byte, f func(string)) bool {
+	n := 0
+	return each(value, func(r record) bool {
+		n++
+		switch {
+		case n > 1 || !r.isText:
+			return false // the last of several would count
+		case r.number == 3: // string_value
+			f(string(r.bytes))
+			return utf8.Valid(r.bytes)
+		case r.number == 6: // list_value
+			return each(r.bytes, func(r record) bool { // ListValue.values
+				return r.number == 1 && r.isText && len(r.bytes) > 0 && r.bytes[0] == 3<<3|2 && decodeTexts(r.bytes, f)
+			})
+		}
+		return false
+	}) && n == 1
 }
 
 func decodeModes(b []byte, c *extprocv3.ProtocolConfiguration) bool {

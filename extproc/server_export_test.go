@@ -10,8 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 
 	"github.com/penstock/penstock/config"
 )
@@ -34,6 +37,24 @@ func (s *Server) OpenStreams() int { return int(s.open.Load()) }
 
 // Codec is the server's.
 func Codec() encoding.CodecV2 { return newCodec() }
+
+// ReadRequest reads a message as the server's codec does. Metadata that it has
+// read in its own way is written anew.
+func ReadRequest(data mem.BufferSlice) (*extprocv3.ProcessingRequest, error) {
+	in := &incoming{}
+	err := newCodec().Unmarshal(data, in)
+	if m := in.meta.encode(); m != nil {
+		in.m.MetadataContext = m
+	}
+	return &in.m, err
+}
+
+// Merge is what a stream takes from m.
+func Merge(m *corev3.Metadata) *corev3.Metadata {
+	var c contextMetadata
+	c.merge(m)
+	return c.encode()
+}
 
 // Counts are what the server has counted of streams, messages and refusals.
 func (s *Server) Counts() string {

@@ -16,7 +16,9 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock/penstock/config"
@@ -160,19 +162,26 @@ type script struct {
 	header   func(metadata.MD)
 }
 
-func (s *script) Recv() (*extprocv3.ProcessingRequest, error) {
+func (s *script) Recv() (*extprocv3.ProcessingRequest, error) { panic("not used") }
+
+// RecvMsg goes through the codec, as a real stream does.
+func (s *script) RecvMsg(v any) error {
 	if len(s.messages) == 0 {
 		if s.end != nil {
-			return nil, s.end
+			return s.end
 		}
-		return nil, io.EOF
+		return io.EOF
 	}
 	m := s.messages[0]
 	s.messages = s.messages[1:]
 	if s.received != nil {
 		s.received(m)
 	}
-	return m, nil
+	text, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return extproc.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, v)
 }
 
 func (s *script) Send(m *extprocv3.ProcessingResponse) error {
@@ -193,7 +202,6 @@ func (s *script) Context() context.Context     { return s.ctx }
 func (s *script) SendHeader(metadata.MD) error { return nil }
 func (s *script) SetTrailer(metadata.MD)       {}
 func (s *script) SendMsg(any) error            { panic("not used") }
-func (s *script) RecvMsg(any) error            { panic("not used") }
 
 var _ extprocv3.ExternalProcessor_ProcessServer = (*script)(nil)
 

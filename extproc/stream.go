@@ -147,7 +147,8 @@ func (x *stream) settle(err error) {
 }
 
 // receive takes one message.
-func (x *stream) receive(m *extprocv3.ProcessingRequest) error {
+func (x *stream) receive(in *incoming) error {
+	m := &in.m
 	if !x.begun {
 		x.begun = true
 		if fail := x.configure(m); fail != nil {
@@ -158,6 +159,7 @@ func (x *stream) receive(m *extprocv3.ProcessingRequest) error {
 		return nil
 	}
 	x.mute = m.GetObservabilityMode()
+	x.meta.take(in.meta)
 	if context := m.GetMetadataContext(); context != nil {
 		if !wellTyped(context) {
 			x.rules.counts.spurious("metadata")

@@ -191,6 +191,16 @@ func (c *contextMetadata) merge(m *corev3.Metadata) {
 	}
 }
 
+// take takes over what a later message said.
+func (c *contextMetadata) take(later contextMetadata) {
+	if later.subset != nil {
+		c.subset = later.subset
+	}
+	if later.served != "" {
+		c.served = later.served
+	}
+}
+
 // subsetOf reads a hint: a list of texts, each one endpoint or several, or a
 // text. Never nil: a hint that names nobody leaves nobody.
 func subsetOf(hint *structpb.Value) []string {
