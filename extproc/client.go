@@ -43,6 +43,7 @@ type Client struct {
 	pending  atomic.Int64
 	turn     atomic.Uint64
 	traces   traces
+	later    gathered // what pickers are told of answers that they only observe
 	warned   seldom
 }
 
@@ -55,6 +56,7 @@ func NewClient(p *pool.Pool, cfg config.RemotePicker, o ClientOptions) (*Client,
 		cfg.Address = config.PickerSet(p.Config().Name) // its name in logs and traces
 	}
 	c := &Client{pool: p, cfg: cfg, log: o.Log, picks: o.Picks, metrics: o.Metrics.of(p.Config().Name)}
+	c.later.delay = min(gather, cfg.Response.Delay.D())
 	var err error
 	c.replicas, err = newReplicas(cfg, o.Log, c.metrics.ready)
 	return c, err

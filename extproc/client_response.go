@@ -46,14 +46,19 @@ func (x *exchange) Head(code int, header http.Header) {
 			h[name] = values
 		}
 	}
-	err := x.stream.Send(&extprocv3.ProcessingRequest{
+	m := &extprocv3.ProcessingRequest{
 		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
 			Headers: headerMap(h, ":status", strconv.Itoa(code)),
 		}},
 		MetadataContext:   contextMetadata{served: x.member.Address()}.encode(),
 		ObservabilityMode: !x.edits,
-	})
-	if err != nil {
+	}
+	if !x.edits && x.c.cfg.Response.Mode == config.ResponseHeaders {
+		x.headSent = true
+		x.c.later.add(func() { x.stream.Send(m) })
+		return
+	}
+	if x.stream.Send(m) != nil {
 		return
 	}
 	x.headSent = true
@@ -130,10 +135,6 @@ func (x *exchange) settle(o epp.Outcome) {
 		x.release()
 		return
 	}
-	if x.whole {
-		x.part()
-		return
-	}
 	last := func() {
 		if x.copy == nil || x.copy.ended {
 			x.sendBody(digest(o.Usage, x.sse), true)
@@ -141,11 +142,53 @@ func (x *exchange) settle(o epp.Outcome) {
 		x.stream.CloseSend()
 		x.part()
 	}
-	if x.copy != nil {
+	switch {
+	case x.copy != nil:
 		x.copy.finish(last)
-		return
+	case !x.edits:
+		x.c.later.add(last)
+	case x.whole:
+		x.part()
+	default:
+		last()
 	}
-	last()
+}
+
+// gather is how long what is told to pickers that only observe answers may wait
+// for more of it: each write wakes both sides, and one for several streams
+// costs little more than one. It is short against any answer of a model.
+const gather = 5 * time.Millisecond
+
+// gathered runs what it is given a little later, all in one go and in order.
+type gathered struct {
+	delay time.Duration
+	mu    sync.Mutex
+	list  []func()
+	armed bool // run will be called, or is at work
+}
+
+func (g *gathered) add(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.list = append(g.list, f); !g.armed {
+		g.armed = true
+		time.AfterFunc(g.delay, g.run)
+	}
+}
+
+func (g *gathered) run() {
+	g.mu.Lock()
+	list := g.list
+	g.list = nil
+	g.mu.Unlock()
+	for _, f := range list {
+		f()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.armed = len(g.list) > 0; g.armed {
+		time.AfterFunc(g.delay, g.run)
+	}
 }
 
 // part gives the picker farewell to end the stream. The second of both sides to
