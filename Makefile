@@ -176,8 +176,8 @@ bench-peers-epp: build ## compare the picker in process, in another process and 
 	ENVOY="$$(e2e/envoy/install.sh)" bin/penstock bench peers $(ARGS)
 
 .PHONY: bench-peers-llm
-bench-peers-llm: build ## compare with other AI gateways in front of the same provider (Portkey's)
-	PORTKEY="$$(e2e/portkey/install.sh)" bin/penstock bench gateways $(ARGS)
+bench-peers-llm: build ## compare with other AI gateways in front of the same provider (Portkey's, LiteLLM's)
+	PORTKEY="$$(e2e/portkey/install.sh)" LITELLM="$$(e2e/litellm/install.sh)" bin/penstock bench gateways $(ARGS)
 
 .PHONY: bench-go
 bench-go: prerequisites ## run the Go benchmarks (BENCH=regexp PKG=./epp/ COUNT=6 for benchstat)

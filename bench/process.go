@@ -39,7 +39,7 @@ func startProcess(ctx context.Context, name, dir, address string, argv []string)
 		defer close(p.exited)
 		p.cmd.Wait() // the exit status is of no interest: it is killed
 	}()
-	for range 200 {
+	for range 1200 { // a minute: programs in Python take their time
 		c, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
 			c.Close()
