@@ -48,10 +48,21 @@ func (x *exchange) another(f *failure) bool {
 	if x.goesOn(f) {
 		return true
 	}
-	if f.sent {
+	if f.charged() {
 		x.service.budget.giveBack()
 	}
 	return false
+}
+
+// charged says that an attempt after the failure is taken from the budget: whoever
+// failed had work with the request. A prompt that is too long, or content that is
+// refused, is no sign of load, and goes to a target made for it.
+func (f *failure) charged() bool { return f.sent && !f.peculiar() }
+
+// peculiar says that the failure comes of what the request holds.
+func (f *failure) peculiar() bool {
+	class := config.FallbackClass(f.class.Fallback())
+	return class == config.FallbackContextWindow || class == config.FallbackContentPolicy
 }
 
 // goesOn finds the target of a further attempt, and waits as long as it must.
@@ -77,7 +88,7 @@ func (x *exchange) goesOn(f *failure) bool {
 // one after a failure, and takes it from the budget.
 func (x *exchange) allowed(f *failure) bool {
 	return x.r.Context().Err() == nil && x.spent() < x.service.attempts && time.Since(x.record.Time) <= x.service.within &&
-		(!f.sent || x.service.budget.retry())
+		(!f.charged() || x.service.budget.retry())
 }
 
 // spent is how many attempts have been made that count.
@@ -252,7 +263,7 @@ func (x *exchange) others() bool {
 // degraded is the end of the attempts: the static answer of the model, if it has
 // one and the failure is not the client's own, or the error.
 func (x *exchange) degraded(f *failure) (*answer, *llm.Error) {
-	if x.model == nil || x.model.degraded == "" || f.class.Fallback() == "" || !x.canMake() {
+	if x.model == nil || x.model.degraded == "" || f.class.Fallback() == "" || f.peculiar() || !x.canMake() {
 		if f.foreign {
 			x.record.ErrorClass, x.record.Error = "upstream_4xx", f.reply.Message
 		}

@@ -302,7 +302,7 @@ func (x *exchange) advance(last *failure) bool {
 		class = config.FallbackContextWindow
 	}
 	if class == config.FallbackGeneral && len(p.next) > 0 {
-		if last == nil && p.next[0].trouble(x) > 0 && x.around() {
+		if p.next[0].trouble(x) > 0 && x.around(last) {
 			return true
 		}
 		x.aim(p.next[0])
@@ -312,7 +312,7 @@ func (x *exchange) advance(last *failure) bool {
 	if last != nil {
 		p.next = nil // what one of them refuses the others refuse
 	}
-	list := x.follow(class, false)
+	list, _ := x.follow(class, false)
 	if len(list) == 0 {
 		return false
 	}
@@ -320,36 +320,53 @@ func (x *exchange) advance(last *failure) bool {
 	return true
 }
 
-// around goes to a fallback that works before the targets of the model, which are
-// all out; they stay for when it fails.
-func (x *exchange) around() bool {
-	p := &x.plan
-	before := *p
-	list := x.follow(config.FallbackGeneral, true)
+// around goes to a fallback that works before the targets that are left, which
+// are all out; they stay for when it fails, and fallbacks that are out after them.
+func (x *exchange) around(last *failure) bool {
+	before := x.plan
+	list, out := x.follow(config.FallbackGeneral, true)
 	if len(list) == 0 {
-		*p = before // as if nobody had looked
+		x.plan = before // as if nobody had looked
 		return false
 	}
-	x.fallBack(append(list, before.next...), "general: the targets of the model are out")
+	for _, tg := range slices.Concat(before.next, out) {
+		if !slices.ContainsFunc(list, tg.sameAs) {
+			list = append(list, tg)
+		}
+	}
+	reason := "general: the targets of the model are out"
+	if last != nil {
+		reason = reasonOf(config.FallbackGeneral, last)
+	}
+	x.fallBack(list, reason)
 	return true
 }
 
-// follow takes fallbacks from the chain until one has targets that may serve the
-// request; working: and that are not out.
-func (x *exchange) follow(class config.FallbackClass, working bool) []*target {
+// follow takes the first fallback of the class from the chain that has targets
+// that may serve the request. Those of other classes stay for failures of these.
+// working: the first of the targets must work; those of the fallbacks that were
+// passed over are out.
+func (x *exchange) follow(class config.FallbackClass, working bool) (list, out []*target) {
 	p := &x.plan
-	for len(p.chain) > 0 && p.taken < maxFallbacks {
-		f := p.chain[0]
-		p.chain = p.chain[1:]
-		if !f.takes(class) || f.model != nil && slices.Contains(p.models, f.model) {
+	for i := 0; i < len(p.chain) && p.taken < maxFallbacks; {
+		f := p.chain[i]
+		been := f.model != nil && slices.Contains(p.models, f.model)
+		if !been && !f.takes(class) {
+			i++
 			continue
 		}
-		if list := x.behind(&f); len(list) > 0 && (!working || list[0].trouble(x) == 0) {
-			p.taken++
-			return list
+		p.chain = slices.Concat(p.chain[:i], p.chain[i+1:]) // it is the model's: copied
+		if been {
+			continue
 		}
+		if list = x.behind(&f); len(list) > 0 && (!working || list[0].trouble(x) == 0) {
+			p.taken++
+			return list, out
+		}
+		out = append(out, list...)
+		i = 0 // the fallbacks of another model come first
 	}
-	return nil
+	return nil, out
 }
 
 // fallBack makes the first of list the target, the rest those that follow.
@@ -440,7 +457,6 @@ func (x *exchange) nobody() *llm.Error {
 	if x.everyoneIsTooShort() {
 		e.Code, e.Param = "context_length_exceeded", "messages"
 	}
-	x.record.Skipped = x.plan.skipped
 	return e
 }
 
