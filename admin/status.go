@@ -240,6 +240,7 @@ type RouteStatus struct {
 	Status    int             `json:"status"`
 	Pool      string          `json:"pool,omitempty"` // of the last try
 	Fallback  string          `json:"fallback,omitempty"`
+	Bound     string          `json:"bound,omitempty"` // the key that allowed no further attempt
 	Error     string          `json:"error,omitempty"`
 	Tries     []TryStatus     `json:"tries"`
 	Skipped   []SkippedStatus `json:"skipped,omitempty"`
@@ -284,6 +285,9 @@ func (s *RouteStatus) Table(w io.Writer) error {
 	}
 	if s.Error != "" {
 		fmt.Fprintf(&b, "error: %s\n", s.Error)
+	}
+	if s.Bound != "" {
+		fmt.Fprintf(&b, "no further attempt: %s is used up\n", s.Bound)
 	}
 	if len(s.Dropped) > 0 {
 		fmt.Fprintf(&b, "parameters left out: %s\n", strings.Join(s.Dropped, ", "))

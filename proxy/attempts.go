@@ -42,7 +42,10 @@ func (x *exchange) try() (*answer, *failure) {
 // one function that does. The next target comes first, at once; the same one
 // again only when nobody is left, after a pause, and if what failed may pass.
 func (x *exchange) another(f *failure) bool {
-	if !x.allowed(f) {
+	if why := x.bound(f); why != "" {
+		if why != gone && x.others() && f.class.Fallback() != "" {
+			x.record.Bound = why
+		}
 		return false
 	}
 	if x.goesOn(f) {
@@ -84,12 +87,25 @@ func (x *exchange) goesOn(f *failure) bool {
 	return x.sleep(pause)
 }
 
-// allowed says that the bounds of all attempts together leave room for another
-// one after a failure, and takes it from the budget.
-func (x *exchange) allowed(f *failure) bool {
-	return x.r.Context().Err() == nil && x.spent() < x.service.attempts && time.Since(x.record.Time) <= x.service.within &&
-		(!f.charged() || x.service.budget.retry())
+// bound is the key of the bound of all attempts together that leaves no room for
+// another one after a failure, "" if there is room; the attempt is then taken from
+// the budget.
+func (x *exchange) bound(f *failure) string {
+	switch {
+	case x.r.Context().Err() != nil:
+		return gone
+	case x.spent() >= x.service.attempts:
+		return "retries.attempts"
+	case time.Since(x.record.Time) > x.service.within:
+		return "retries.within"
+	case f.charged() && !x.service.budget.retry():
+		return "retries.budget"
+	}
+	return ""
 }
+
+// gone is in place of the key when nobody waits for an answer any more.
+const gone = "client"
 
 // spent is how many attempts have been made that count.
 func (x *exchange) spent() int { return x.record.Attempts - x.plan.stale }

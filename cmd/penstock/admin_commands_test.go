@@ -96,6 +96,7 @@ func fakeAdmin(t *testing.T) (address string) {
 				s.Tries = []admin.TryStatus{{Target: "llama/m", Seconds: 0.1}} // no more than the pick says
 			case "req-4":
 				s.Alias, s.Tenant, s.Key, s.Tier, s.Pool = "chat-1", "search", "ci", "paid", ""
+				s.Bound = "retries.attempts"
 				s.Fallback, s.Dropped = "general: server", []string{"seed"}
 				s.Tries = []admin.TryStatus{{Target: "one/up-1", Error: "server", Seconds: 0.001}, {Target: "two/up-2", Seconds: 0.25}}
 				s.Skipped = []admin.SkippedStatus{{Target: "llama/m", Reason: "it has no tools"}}
@@ -158,6 +159,7 @@ MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV  
 		{"explain req-4", `
 request req-4  model chat (alias of chat-1)  tenant search  key ci  tier paid  status 200  at 2026-07-29 09:00:00.000
 fallback: general: server
+no further attempt: retries.attempts is used up
 parameters left out: seed
 
 TARGET    SECONDS  WHAT BECAME OF IT

@@ -364,7 +364,7 @@ func unasked(cfg *config.Config) (notes []*config.Problem) {
 		})
 		if n := len(m.Targets); follows && n >= most {
 			notes = append(notes, &config.Problem{
-				Path: fmt.Sprintf("models[%d].fallbacks", i), What: fmt.Sprintf("may never be asked: a request has %d attempts in all, and %d targets that fail use them up", most, n),
+				Path: fmt.Sprintf("models[%d].fallbacks", i), What: fmt.Sprintf("may not be asked: a request has %d attempts in all, and %d targets that fail use them up", most, n),
 				Hint: fmt.Sprintf("write retries: {attempts: %d} at the model", n+len(m.Fallbacks)),
 			})
 		}

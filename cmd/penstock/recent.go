@@ -61,7 +61,7 @@ func (g *gateway) routeOf(id string) *admin.RouteStatus {
 	}
 	s := &admin.RouteStatus{
 		RequestID: r.RequestID, At: r.Time, Asked: r.ModelAsked, Alias: r.Alias, Tenant: r.Tenant, Key: r.Key, Tier: r.Tier,
-		Status: r.Status, Fallback: r.Fallback, Error: r.Error, Dropped: r.Dropped, Pool: r.Pool,
+		Status: r.Status, Fallback: r.Fallback, Bound: r.Bound, Error: r.Error, Dropped: r.Dropped, Pool: r.Pool,
 	}
 	for _, t := range r.Tries {
 		s.Tries = append(s.Tries, admin.TryStatus(t))
