@@ -48,6 +48,9 @@ type Options struct {
 	Picks func(pool string, n int) []*epp.Explanation
 	// Find is the explanation of one request, nil when it is not kept.
 	Find func(requestID string) *epp.Explanation
+	// Route is how a request went through the targets of its model, nil when it is
+	// not kept; nil: it is told nothing.
+	Route func(requestID string) *RouteStatus
 	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
 	Explain func(ctx context.Context, r DryRun) (*epp.Explanation, *llm.Error)
@@ -85,7 +88,7 @@ func Handler(o Options) http.Handler {
 		s.get("/picks", "recent picks, newest first; ?pool=NAME&n=50", s.picks)
 	}
 	if o.Find != nil {
-		s.get("/picks/{id}", "one pick by request id", s.pick)
+		s.get("/picks/{id}", "how a request was routed, and its pick, by request id", s.pick)
 	}
 	if o.Explain != nil {
 		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME", s.explain)

@@ -45,7 +45,18 @@ func options() admin.Options {
 				{PoolSummary: admin.PoolSummary{Name: "empty"}},
 			}
 		},
-		Models: func() []admin.ModelStatus { return []admin.ModelStatus{{Name: "chat"}} },
+		Models: func() []admin.ModelStatus {
+			return []admin.ModelStatus{{Name: "now", Alias: "chat"}, {Name: "chat", Alias: "chat-1"}, {Name: "chat-1"}, {Name: "other"}}
+		},
+		Targets: func() []admin.TargetHealth {
+			return []admin.TargetHealth{{Model: "chat-1", Target: "one/up"}, {Model: "other", Target: "two/up"}}
+		},
+		Route: func(id string) *admin.RouteStatus {
+			if id != "req-2" {
+				return nil
+			}
+			return &admin.RouteStatus{RequestID: id, Asked: "chat", Status: 200, Tries: []admin.TryStatus{{Target: "one/up"}}}
+		},
 		Picks: func(pool string, n int) []*epp.Explanation {
 			if pool == "empty" {
 				return nil
@@ -98,6 +109,9 @@ func TestAdminAnswers(t *testing.T) {
 		{"GET", "/models", "", 200, `"targets": []`},
 		{"GET", "/picks?n=1", "", 200, `"requestId": "req-1"`},
 		{"GET", "/picks/req-1", "", 200, `"requestId": "req-1"`},
+		{"GET", "/picks/req-2", "", 200, "{\n  \"route\": {\n    \"requestId\": \"req-2\""},
+		{"GET", "/targets?model=now", "", 200, "[\n  {\n    \"model\": \"chat-1\""},
+		{"GET", "/targets", "", 200, `"target": "two/up"`},
 		{"POST", "/explain?model=m&pool=llama", "{}", 200, `"model": "m@/v1/chat/completions@llama"`},
 		{"HEAD", "/healthz", "", 200, ""},
 		{"GET", "/", "", 200, "POST  /explain"},
@@ -128,7 +142,8 @@ func TestAdminRefusals(t *testing.T) {
 		{"GET", "/picks?n=0", "", 400, `n is "0"`, "a number from 1 to 1000"},
 		{"GET", "/picks?n=1001", "", 400, `n is "1001"`, "a number from 1 to 1000"},
 		{"GET", "/picks?n=all", "", 400, `n is "all"`, "a number from 1 to 1000"},
-		{"GET", "/picks/req-2", "", 404, `no pick is kept for request "req-2"`, "a request that was refused before a pick has none, and only the newest are kept; penstock get picks (GET /picks) lists them"},
+		{"GET", "/picks/req-3", "", 404, `nothing is kept of request "req-3"`, "one that was refused before a target was chosen has no decision, and only the newest are kept; its record (records.path) has the rest"},
+		{"GET", "/targets?model=x", "", 404, `there is no model "x"`, "models: now, chat, chat-1, other"},
 		{"POST", "/explain?pool=x", "{}", 404, `there is no pool "x"`, "pools: llama, empty"},
 		{"POST", "/explain", "", 400, "model is missing", ""},
 		{"POST", "/explain", strings.Repeat(" ", 32<<20+1), 413, "the body is larger than 33554432 bytes", ""},

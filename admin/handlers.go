@@ -4,6 +4,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -155,9 +156,13 @@ func (s *server) models(w http.ResponseWriter, _ *http.Request) {
 
 func (s *server) targets(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("model")
+	model, ok := s.knownModel(w, name)
+	if !ok {
+		return
+	}
 	targets := []TargetHealth{}
 	for _, t := range s.Targets() {
-		if name == "" || t.Model == name {
+		if model == "" || t.Model == model {
 			targets = append(targets, t)
 		}
 	}
@@ -180,6 +185,28 @@ func (s *server) picks(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list(s.Picks(name, n)))
 }
 
+// knownModel is the model that a name stands for. It answers 404 for one that is
+// not there; no name is all models.
+func (s *server) knownModel(w http.ResponseWriter, name string) (model string, ok bool) {
+	if name == "" || s.Models == nil {
+		return name, true
+	}
+	models := s.Models()
+	stands := make(map[string]string, len(models)) // of each name; an alias may name another
+	names := make([]string, len(models))
+	for i, m := range models {
+		names[i], stands[m.Name] = m.Name, m.Alias
+	}
+	if _, ok = stands[name]; !ok {
+		writeError(w, http.StatusNotFound, "there is no model "+quote(name), "models: "+strings.Join(names, ", "))
+		return "", false
+	}
+	for range models {
+		name = cmp.Or(stands[name], name)
+	}
+	return name, true
+}
+
 // knownPool answers 404 for a pool that is not there; no name is all pools.
 func (s *server) knownPool(w http.ResponseWriter, name string) bool {
 	if name == "" || s.Pools == nil {
@@ -198,12 +225,16 @@ func (s *server) knownPool(w http.ResponseWriter, name string) bool {
 
 func (s *server) pick(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	if x := s.Find(id); x != nil {
-		writeJSON(w, http.StatusOK, x)
+	d := Decision{Explanation: s.Find(id)}
+	if s.Route != nil {
+		d.Route = s.Route(id)
+	}
+	if d.Explanation != nil || d.Route != nil {
+		writeJSON(w, http.StatusOK, d)
 		return
 	}
-	writeError(w, http.StatusNotFound, "no pick is kept for request "+quote(id),
-		"a request that was refused before a pick has none, and only the newest are kept; penstock get picks (GET /picks) lists them")
+	writeError(w, http.StatusNotFound, "nothing is kept of request "+quote(id),
+		"one that was refused before a target was chosen has no decision, and only the newest are kept; its record (records.path) has the rest")
 }
 
 func (s *server) explain(w http.ResponseWriter, r *http.Request) {

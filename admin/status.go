@@ -5,9 +5,13 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 
+	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
 )
 
@@ -215,4 +219,89 @@ func memberStatus(poolName string, m *pool.MemberStatus) MemberStatus {
 		}
 	}
 	return s
+}
+
+// Decision is what is kept of a request: how it went through the targets of its
+// model, and the pick in a pool if there was one.
+type Decision struct {
+	*epp.Explanation
+	Route *RouteStatus `json:"route,omitempty"`
+}
+
+// RouteStatus is how a request went through the targets of its model.
+type RouteStatus struct {
+	RequestID string          `json:"requestId"`
+	At        time.Time       `json:"at"`
+	Asked     string          `json:"modelAsked"`
+	Alias     string          `json:"alias,omitempty"` // the model that the name stood for
+	Tenant    string          `json:"tenant,omitempty"`
+	Key       string          `json:"key,omitempty"`
+	Tier      string          `json:"tier,omitempty"`
+	Status    int             `json:"status"`
+	Pool      string          `json:"pool,omitempty"` // of the last try
+	Fallback  string          `json:"fallback,omitempty"`
+	Bound     string          `json:"bound,omitempty"` // the key that allowed no further attempt
+	Error     string          `json:"error,omitempty"`
+	Tries     []TryStatus     `json:"tries"`
+	Skipped   []SkippedStatus `json:"skipped,omitempty"`
+	Dropped   []string        `json:"dropped,omitempty"` // parameters
+}
+
+// TryStatus is one attempt at a target.
+type TryStatus struct {
+	Target  string  `json:"target"`
+	Error   string  `json:"error,omitempty"` // "": it answered
+	Seconds float64 `json:"seconds"`         // until the answer began, or failed
+}
+
+// SkippedStatus is a target that was left out, and why.
+type SkippedStatus struct {
+	Target string `json:"target"`
+	Reason string `json:"reason"`
+}
+
+// Plain says that the route tells no more than the pick does: one member of the
+// only target answered.
+func (s *RouteStatus) Plain() bool {
+	return s.Pool != "" && len(s.Tries) == 1 && len(s.Skipped) == 0 && s.Fallback == "" && s.Tries[0].Error == ""
+}
+
+// Table writes the route for people.
+func (s *RouteStatus) Table(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "request %s  model %s", s.RequestID, s.Asked)
+	if s.Alias != "" {
+		fmt.Fprintf(&b, " (alias of %s)", s.Alias)
+	}
+	if s.Tenant != "" {
+		fmt.Fprintf(&b, "  tenant %s  key %s", s.Tenant, s.Key)
+		if s.Tier != "" {
+			fmt.Fprintf(&b, "  tier %s", s.Tier)
+		}
+	}
+	fmt.Fprintf(&b, "  status %d  at %s\n", s.Status, s.At.UTC().Format("2006-01-02 15:04:05.000"))
+	if s.Fallback != "" {
+		fmt.Fprintf(&b, "fallback: %s\n", s.Fallback)
+	}
+	if s.Error != "" {
+		fmt.Fprintf(&b, "error: %s\n", s.Error)
+	}
+	if s.Bound != "" {
+		fmt.Fprintf(&b, "no further attempt: %s is used up\n", s.Bound)
+	}
+	if len(s.Dropped) > 0 {
+		fmt.Fprintf(&b, "parameters left out: %s\n", strings.Join(s.Dropped, ", "))
+	}
+	b.WriteByte('\n')
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprint(t, "TARGET\tSECONDS\tWHAT BECAME OF IT\n")
+	for _, a := range s.Tries {
+		fmt.Fprintf(t, "%s\t%.3f\t%s\n", a.Target, a.Seconds, cmp.Or(a.Error, "answered"))
+	}
+	for _, k := range s.Skipped {
+		fmt.Fprintf(t, "%s\t-\tleft out: %s\n", k.Target, k.Reason)
+	}
+	t.Flush() // into memory: no error
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -80,6 +80,9 @@ func TestSecretFileChanges(t *testing.T) {
 
 		write(t, file, "hunter2-two\n")
 		time.Sleep(2 * time.Second)
+		if !p.Ready("m") {
+			t.Error("nobody is sent to an account that is out, so that its new secret is not seen")
+		}
 		want("hunter2-two", "")
 		wantStates(t, p, "m", "a ready") // another secret, another chance
 

@@ -94,6 +94,9 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // Ready says whether a request for a model may be sent without waiting: it is
 // State for choosing among targets, and does not allocate.
 func (p *Provider) Ready(model string) bool {
+	for _, c := range p.credentials {
+		c.look() // one that is out is not picked, and would not learn of a new secret
+	}
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,7 +48,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			return a, nil
 		}
 		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
-		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || !x.allowed(f) {
+		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || x.bound(f) != "" {
 			return nil, f
 		}
 	}

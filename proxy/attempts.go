@@ -42,16 +42,30 @@ func (x *exchange) try() (*answer, *failure) {
 // one function that does. The next target comes first, at once; the same one
 // again only when nobody is left, after a pause, and if what failed may pass.
 func (x *exchange) another(f *failure) bool {
-	if !x.allowed(f) {
+	if why := x.bound(f); why != "" {
+		if why != gone && x.others() && f.class.Fallback() != "" {
+			x.record.Bound = why
+		}
 		return false
 	}
 	if x.goesOn(f) {
 		return true
 	}
-	if f.sent {
+	if f.charged() {
 		x.service.budget.giveBack()
 	}
 	return false
+}
+
+// charged says that an attempt after the failure is taken from the budget: whoever
+// failed had work with the request. A prompt that is too long, or content that is
+// refused, is no sign of load, and goes to a target made for it.
+func (f *failure) charged() bool { return f.sent && !f.peculiar() }
+
+// peculiar says that the failure comes of what the request holds.
+func (f *failure) peculiar() bool {
+	class := config.FallbackClass(f.class.Fallback())
+	return class == config.FallbackContextWindow || class == config.FallbackContentPolicy
 }
 
 // goesOn finds the target of a further attempt, and waits as long as it must.
@@ -73,12 +87,25 @@ func (x *exchange) goesOn(f *failure) bool {
 	return x.sleep(pause)
 }
 
-// allowed says that the bounds of all attempts together leave room for another
-// one after a failure, and takes it from the budget.
-func (x *exchange) allowed(f *failure) bool {
-	return x.r.Context().Err() == nil && x.spent() < x.service.attempts && time.Since(x.record.Time) <= x.service.within &&
-		(!f.sent || x.service.budget.retry())
+// bound is the key of the bound of all attempts together that leaves no room for
+// another one after a failure, "" if there is room; the attempt is then taken from
+// the budget.
+func (x *exchange) bound(f *failure) string {
+	switch {
+	case x.r.Context().Err() != nil:
+		return gone
+	case x.spent() >= x.service.attempts:
+		return "retries.attempts"
+	case time.Since(x.record.Time) > x.service.within:
+		return "retries.within"
+	case f.charged() && !x.service.budget.retry():
+		return "retries.budget"
+	}
+	return ""
 }
+
+// gone is in place of the key when nobody waits for an answer any more.
+const gone = "client"
 
 // spent is how many attempts have been made that count.
 func (x *exchange) spent() int { return x.record.Attempts - x.plan.stale }
@@ -252,7 +279,7 @@ func (x *exchange) others() bool {
 // degraded is the end of the attempts: the static answer of the model, if it has
 // one and the failure is not the client's own, or the error.
 func (x *exchange) degraded(f *failure) (*answer, *llm.Error) {
-	if x.model == nil || x.model.degraded == "" || f.class.Fallback() == "" || !x.canMake() {
+	if x.model == nil || x.model.degraded == "" || f.class.Fallback() == "" || f.peculiar() || !x.canMake() {
 		if f.foreign {
 			x.record.ErrorClass, x.record.Error = "upstream_4xx", f.reply.Message
 		}

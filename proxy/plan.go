@@ -26,6 +26,7 @@ import (
 type plan struct {
 	next      []*target // that may serve the request, in order
 	skipped   []usage.Skipped
+	out       []*target  // put behind others because they were out
 	chain     []fallback // that follow, in order
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
@@ -102,8 +103,28 @@ func (x *exchange) eligible(m *model) []*target {
 		list = list[n:]
 	}
 	// Who is out comes last; if all are, the least bad is tried.
-	slices.SortStableFunc(out, func(a, b *target) int { return cmp.Compare(a.trouble(x), b.trouble(x)) })
-	return out
+	works, rest := out[:0], []*target(nil)
+	for _, tg := range out {
+		if tg.out(x) {
+			rest = append(rest, tg)
+		} else {
+			works = append(works, tg)
+		}
+	}
+	x.plan.out = append(x.plan.out, rest...)
+	return append(works, rest...)
+}
+
+// leftOut are the targets that were not asked for a reason of their own.
+func (x *exchange) leftOut() []usage.Skipped {
+	p := &x.plan
+	list := p.skipped
+	for i, tg := range p.out {
+		if !slices.ContainsFunc(p.tried, tg.sameAs) && !slices.ContainsFunc(p.out[:i], tg.sameAs) {
+			list = append(list, usage.Skipped{Target: x.title(tg), Reason: "it was out: others come first"})
+		}
+	}
+	return list
 }
 
 const notThisPath = "the path is not served there"
@@ -273,20 +294,13 @@ func rendezvous(key uint64, label string) uint64 {
 	return h.Sum64()
 }
 
-// trouble is 0 for a target that works, more for one that is out.
-func (tg *target) trouble(x *exchange) int {
+// out says that nothing is to be hoped of tg: every account at the provider cools
+// down, or no member of the pool is ready.
+func (tg *target) out(x *exchange) bool {
 	if tg.provider != nil {
-		if tg.provider.Ready(tg.named(x)) {
-			return 0
-		}
-		return 1
+		return !tg.provider.Ready(tg.named(x))
 	}
-	for _, m := range tg.backend.Pool.Snapshot().Members {
-		if m.State() <= pool.Returning {
-			return 0
-		}
-	}
-	return 1
+	return !slices.ContainsFunc(tg.backend.Pool.Snapshot().Members, func(m *pool.Member) bool { return m.State() <= pool.Returning })
 }
 
 // advance makes the next target the one to be tried. last is why the one before
@@ -302,7 +316,7 @@ func (x *exchange) advance(last *failure) bool {
 		class = config.FallbackContextWindow
 	}
 	if class == config.FallbackGeneral && len(p.next) > 0 {
-		if last == nil && p.next[0].trouble(x) > 0 && x.around() {
+		if p.next[0].out(x) && x.around(last) {
 			return true
 		}
 		x.aim(p.next[0])
@@ -312,7 +326,7 @@ func (x *exchange) advance(last *failure) bool {
 	if last != nil {
 		p.next = nil // what one of them refuses the others refuse
 	}
-	list := x.follow(class, false)
+	list, _ := x.follow(class, false)
 	if len(list) == 0 {
 		return false
 	}
@@ -320,36 +334,54 @@ func (x *exchange) advance(last *failure) bool {
 	return true
 }
 
-// around goes to a fallback that works before the targets of the model, which are
-// all out; they stay for when it fails.
-func (x *exchange) around() bool {
-	p := &x.plan
-	before := *p
-	list := x.follow(config.FallbackGeneral, true)
+// around goes to a fallback that works before the targets that are left, which
+// are all out; they stay for when it fails, and fallbacks that are out after them.
+func (x *exchange) around(last *failure) bool {
+	before := x.plan
+	list, out := x.follow(config.FallbackGeneral, true)
 	if len(list) == 0 {
-		*p = before // as if nobody had looked
+		x.plan = before // as if nobody had looked
 		return false
 	}
-	x.fallBack(append(list, before.next...), "general: the targets of the model are out")
+	for _, tg := range slices.Concat(before.next, out) {
+		if !slices.ContainsFunc(list, tg.sameAs) {
+			list = append(list, tg)
+		}
+	}
+	x.plan.out = slices.Concat(x.plan.out, before.next, out)
+	reason := "general: the targets of the model are out"
+	if last != nil {
+		reason = reasonOf(config.FallbackGeneral, last)
+	}
+	x.fallBack(list, reason)
 	return true
 }
 
-// follow takes fallbacks from the chain until one has targets that may serve the
-// request; working: and that are not out.
-func (x *exchange) follow(class config.FallbackClass, working bool) []*target {
+// follow takes the first fallback of the class from the chain that has targets
+// that may serve the request. Those of other classes stay for failures of these.
+// working: the first of the targets must work; those of the fallbacks that were
+// passed over are out.
+func (x *exchange) follow(class config.FallbackClass, working bool) (list, out []*target) {
 	p := &x.plan
-	for len(p.chain) > 0 && p.taken < maxFallbacks {
-		f := p.chain[0]
-		p.chain = p.chain[1:]
-		if !f.takes(class) || f.model != nil && slices.Contains(p.models, f.model) {
+	for i := 0; i < len(p.chain) && p.taken < maxFallbacks; {
+		f := p.chain[i]
+		been := f.model != nil && slices.Contains(p.models, f.model)
+		if !been && !f.takes(class) {
+			i++
 			continue
 		}
-		if list := x.behind(&f); len(list) > 0 && (!working || list[0].trouble(x) == 0) {
-			p.taken++
-			return list
+		p.chain = slices.Concat(p.chain[:i], p.chain[i+1:]) // it is the model's: copied
+		if been {
+			continue
 		}
+		if list = x.behind(&f); len(list) > 0 && (!working || !list[0].out(x)) {
+			p.taken++
+			return list, out
+		}
+		out = append(out, list...)
+		i = 0 // the fallbacks of another model come first
 	}
-	return nil
+	return nil, out
 }
 
 // fallBack makes the first of list the target, the rest those that follow.
@@ -440,7 +472,6 @@ func (x *exchange) nobody() *llm.Error {
 	if x.everyoneIsTooShort() {
 		e.Code, e.Param = "context_length_exceeded", "messages"
 	}
-	x.record.Skipped = x.plan.skipped
 	return e
 }
 

@@ -216,7 +216,7 @@ func (s *scene) told(rec *usage.Record) {
 		"status": rec.Status, "modelAsked": rec.ModelAsked, "modelUsed": rec.ModelUsed, "attempts": rec.Attempts, "served": rec.Provider + rec.Pool,
 		"tokens": fmt.Sprintf("%d+%d/%d %v", rec.Tokens.Input, rec.Tokens.Cached, rec.Tokens.Output, rec.Tokens.Reported),
 	}
-	for name, value := range map[string]string{"alias": rec.Alias, "fallback": rec.Fallback, "errorClass": rec.ErrorClass, "finish": rec.Finish, "key": rec.Key} {
+	for name, value := range map[string]string{"alias": rec.Alias, "fallback": rec.Fallback, "errorClass": rec.ErrorClass, "finish": rec.Finish, "key": rec.Key, "bound": rec.Bound} {
 		if value != "" {
 			show[name] = value
 		}

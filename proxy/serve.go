@@ -177,7 +177,7 @@ func (x *exchange) settle() {
 	if x.clientGone() && rec.ErrorClass != "client_slow" && (rec.Status == 0 || rec.ErrorClass != "") {
 		rec.Status, rec.ErrorClass, rec.Error = StatusClientClosed, "client_closed", "the client left"
 	}
-	rec.Total = time.Since(rec.Time).Seconds()
+	rec.Total, rec.Skipped = time.Since(rec.Time).Seconds(), x.leftOut()
 	if x.pick != nil {
 		o := epp.Outcome{Usage: llm.Usage{
 			Input: rec.Tokens.Input, Output: rec.Tokens.Output, Cached: rec.Tokens.Cached,

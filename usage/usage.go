@@ -59,9 +59,10 @@ type Routing struct {
 	Tier     string    `json:"tier,omitempty"`
 	Alias    string    `json:"alias,omitempty"` // the model that the name asked for stood for
 	Provider string    `json:"provider,omitempty"`
-	Fallback string    `json:"fallback,omitempty"` // the class of failures, and the first failure
+	Fallback string    `json:"fallback,omitempty"` // the class of failures, and the one that led to it
 	Tries    []Attempt `json:"tries,omitempty"`    // the attempts at models, at most 32 of them
-	Skipped  []Skipped `json:"skipped,omitempty"`  // targets that could not serve the request
+	Bound    string    `json:"bound,omitempty"`    // the key that allowed no further attempt, although somebody was left to ask
+	Skipped  []Skipped `json:"skipped,omitempty"`  // targets that could not serve the request, or were out
 	Dropped  []string  `json:"dropped,omitempty"`  // parameters that the target has no word for
 }
 

@@ -89,6 +89,22 @@ func fakeAdmin(t *testing.T) (address string) {
 			}
 			return nil
 		},
+		Route: func(id string) *admin.RouteStatus {
+			s := &admin.RouteStatus{RequestID: id, At: time.Date(2026, 7, 29, 9, 0, 0, 0, time.UTC), Asked: "chat", Status: 200, Pool: "llama"}
+			switch id {
+			case "req-1":
+				s.Tries = []admin.TryStatus{{Target: "llama/m", Seconds: 0.1}} // no more than the pick says
+			case "req-4":
+				s.Alias, s.Tenant, s.Key, s.Tier, s.Pool = "chat-1", "search", "ci", "paid", ""
+				s.Bound = "retries.attempts"
+				s.Fallback, s.Dropped = "general: server", []string{"seed"}
+				s.Tries = []admin.TryStatus{{Target: "one/up-1", Error: "server", Seconds: 0.001}, {Target: "two/up-2", Seconds: 0.25}}
+				s.Skipped = []admin.SkippedStatus{{Target: "llama/m", Reason: "it has no tools"}}
+			default:
+				return nil
+			}
+			return s
+		},
 		Explain: func(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
 			if string(r.Body) != "{}" {
 				return nil, &llm.Error{Status: 400, Param: "model", Message: "is missing"}
@@ -140,6 +156,17 @@ MEMBER         STATE                   IN FLIGHT  QUEUED  WAITING  RUNNING  KV  
 10.0.0.2:8000  ready, metrics unknown  0          0       -        -        -    0       -                -                       -      refused by label-selector-filter: role is prefill
 … and 2 more
 `},
+		{"explain req-4", `
+request req-4  model chat (alias of chat-1)  tenant search  key ci  tier paid  status 200  at 2026-07-29 09:00:00.000
+fallback: general: server
+no further attempt: retries.attempts is used up
+parameters left out: seed
+
+TARGET    SECONDS  WHAT BECAME OF IT
+one/up-1  0.001    server
+two/up-2  0.250    answered
+llama/m   -        left out: it has no tools
+`},
 		{"explain --model m --pool llama --path /v1/completions --body " + body, `
 dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
 nobody was picked: no-endpoints
@@ -161,6 +188,7 @@ func TestJSONPassesAsItCame(t *testing.T) {
 		"get pools":        `"source": "dns llama:8000"`,
 		"get members":      `"running": null`,
 		"explain req-1":    `"why": "role is prefill"`,
+		"explain req-4":    `"target": "one/up-1"`,
 		"explain --body -": `"dryRun": true`,
 	} {
 		out, message, code := penstock(t, "{}", append(strings.Fields(args), "-o", "json", "--admin", "http://"+address)...)

@@ -4,12 +4,14 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -335,7 +337,7 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 
 // advise is about what is valid and may yet not be meant.
 func advise(cfg *config.Config) []*config.Problem {
-	notes := hostnames(cfg)
+	notes := slices.Concat(hostnames(cfg), unasked(cfg), unserved(cfg))
 	open := map[string]bool{} // pools whose picker elsewhere may be gone
 	for _, p := range cfg.Pools {
 		open[p.Name] = p.Picker.Remote != nil && p.Picker.Remote.FailureMode == config.FailOpen
@@ -351,6 +353,86 @@ func advise(cfg *config.Config) []*config.Problem {
 		}
 	}
 	return notes
+}
+
+// unasked are fallbacks for which no attempt may be left.
+func unasked(cfg *config.Config) (notes []*config.Problem) {
+	for i, m := range cfg.Models {
+		most := m.Retries.Or(cfg.Retries).Attempts
+		follows := slices.ContainsFunc(m.Fallbacks, func(f config.Fallback) bool {
+			return len(f.On) == 0 || slices.Contains(f.On, config.FallbackGeneral)
+		})
+		if n := len(m.Targets); follows && n >= most {
+			notes = append(notes, &config.Problem{
+				Path: fmt.Sprintf("models[%d].fallbacks", i), What: fmt.Sprintf("may not be asked: a request has %d attempts in all, and %d targets that fail use them up", most, n),
+				Hint: fmt.Sprintf("write retries: {attempts: %d} at the model", n+len(m.Fallbacks)),
+			})
+		}
+	}
+	return notes
+}
+
+// unserved are rights of tenants that lead nowhere: models that are not there, and
+// regions of no target.
+func unserved(cfg *config.Config) (notes []*config.Problem) {
+	place := map[string]string{} // region of a provider
+	for _, p := range cfg.Providers {
+		place[p.Name] = p.Region
+	}
+	regions := map[string]bool{}
+	count := func(provider string, c *config.Capabilities) {
+		if c != nil && len(c.Regions) > 0 {
+			for _, r := range c.Regions {
+				regions[r] = true
+			}
+		} else if place[provider] != "" {
+			regions[place[provider]] = true
+		}
+	}
+	for _, m := range cfg.Models {
+		for _, t := range m.Targets {
+			count(t.Provider, t.Capabilities)
+		}
+		for _, f := range m.Fallbacks {
+			count(f.Provider, f.Capabilities)
+		}
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(regions)), ", ")
+	for i, t := range cfg.Tenants {
+		for j, r := range t.Regions {
+			if !regions[r] {
+				notes = append(notes, &config.Problem{
+					Path: fmt.Sprintf("tenants[%d].regions[%d]", i, j), What: fmt.Sprintf("no target is in %q", r),
+					Hint: "regions of targets (capabilities.regions, or the provider's region): " + cmp.Or(known, "none"),
+				})
+			}
+		}
+		for j, k := range t.Keys {
+			for n, name := range k.Models {
+				if !slices.ContainsFunc(cfg.Models, func(m config.Model) bool { return meets(name, m.Name) }) {
+					notes = append(notes, &config.Problem{
+						Path: fmt.Sprintf("tenants[%d].keys[%d].models[%d]", i, j, n), What: fmt.Sprintf("no model is called %q", name),
+						Hint: "models: " + strings.Join(modelNames(cfg), ", "),
+					})
+				}
+			}
+		}
+	}
+	return notes
+}
+
+// meets says that some name may be meant by both; of two patterns it is not found
+// out.
+func meets(a, b string) bool {
+	return config.MatchName(a, b) || config.MatchName(b, a) || strings.Contains(a, "*") && strings.Contains(b, "*")
+}
+
+func modelNames(cfg *config.Config) []string {
+	names := make([]string, len(cfg.Models))
+	for i := range cfg.Models {
+		names[i] = cfg.Models[i].Name
+	}
+	return names
 }
 
 // hostnames are the members by name of pools that the Endpoint Picker Protocol

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/penstock/penstock/epp"
+	"github.com/penstock/penstock/admin"
 )
 
 // explainOptions are the flags of explain.
@@ -27,11 +27,15 @@ func newExplainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain REQUEST-ID | --body FILE | KIND/[NAMESPACE/]NAME",
 		Short: "Show why a server was picked, or why an object of Kubernetes is as it is",
-		Long: `Show the decision on a request as a table: a row per member, best first, with
-what each scorer gave and, for a refused member, which filter refused it and why.
+		Long: `Show the decision on a request as tables: the targets of its model, who was tried
+with what became of it, and who was left out and why; and for a pool a row per
+member, best first, with what each scorer gave and, for a refused member, which
+filter refused it and why.
 
 With a request id (the x-request-id of an answer) it shows what was decided
-then; only the newest decisions are kept. With --body FILE (- is standard
+then; only the newest decisions are kept, and the targets once the request has
+ended. Where one member of the only target answered, the members are all there
+is to show. With --body FILE (- is standard
 input) it decides on that request body now, sends nothing to a model server and
 changes nothing; a picker elsewhere (picker.remote) is asked, as by a request
 that is given up at once, and the table is what passed.
@@ -82,7 +86,7 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 			if err != nil {
 				return err
 			}
-			var x epp.Explanation
+			var x admin.Decision
 			raw, err := fetchExplanation(c.Context(), a, args, o, c.InOrStdin(), &x)
 			if err != nil {
 				return err
@@ -91,17 +95,29 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 				_, err := c.OutOrStdout().Write(raw)
 				return err
 			}
-			return x.Table(c.OutOrStdout())
+			return printDecision(c.OutOrStdout(), &x)
 		},
 	}
 	outputFlag(c, &o.output, "table")
 	adminFlag(c, &o.admin)
 	c.Flags().StringVar(&o.body, "body", "", "file with a request body to decide on; - is standard input")
 	c.Flags().StringVar(&o.model, "model", "", "model, when the body names none (with --body)")
-	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the model's first target)")
+	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the first one of the model's targets)")
 	o.objects.add(c)
 	c.Flags().StringVar(&o.path, "path", "/v1/chat/completions", "request path (with --body)")
 	return quiet(c)
+}
+
+// printDecision prints the route of a request where it says more than the pick,
+// and the pick where there was one.
+func printDecision(w io.Writer, d *admin.Decision) error {
+	if d.Route != nil && (d.Explanation == nil || !d.Route.Plain()) {
+		if err := d.Route.Table(w); err != nil || d.Explanation == nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+	return d.Explanation.Table(w)
 }
 
 func oneRequest(_ *cobra.Command, args []string) error {
@@ -111,7 +127,7 @@ func oneRequest(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func fetchExplanation(ctx context.Context, a *adminClient, args []string, o explainOptions, stdin io.Reader, x *epp.Explanation) (raw []byte, err error) {
+func fetchExplanation(ctx context.Context, a *adminClient, args []string, o explainOptions, stdin io.Reader, x *admin.Decision) (raw []byte, err error) {
 	switch {
 	case len(args) == 1 && o.body != "":
 		return nil, usageError("a request id and --body exclude each other; give one")

@@ -49,6 +49,7 @@ type gateway struct {
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
+	recent  recent
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced
 
@@ -161,7 +162,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.proxy = proxy.New(proxy.Options{
 		Log: log, Metrics: proxy.NewInstruments(reg),
-		Records: func(r *usage.Record) { g.records.Load().Emit(r) },
+		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r) },
 	})
 	return g
 }

@@ -474,8 +474,11 @@ type hosted struct {
 	apiKey   ref
 }
 
-// servers finds them: vLLM at the root of a server.
+// servers finds them: vLLM at the root of a server. The members of a pool know
+// the model by one name and get one key: those that differ from the first in
+// that are left out.
 func (m *modelDraft) servers() (h hosted, from []int) {
+	model := ""
 	for _, t := range m.targets {
 		u, err := url.Parse(string(t.provider.site.base))
 		if err != nil || t.provider.site.quirks != "vllm" || u.Path != "/v1" || u.Hostname() == "" || len(h.members) >= 20 {
@@ -488,11 +491,18 @@ func (m *modelDraft) servers() (h hosted, from []int) {
 		case port == "":
 			port = "80"
 		}
+		one := hosted{}
 		if u.Scheme == "https" {
-			h.protocol = "https"
+			one.protocol = "https"
 		}
 		if a := t.provider.accounts[0]; !a.secret.none() {
-			h.apiKey = variable(a.secret.variable)
+			one.apiKey = variable(a.secret.variable)
+		}
+		switch {
+		case len(h.members) == 0:
+			h, model = one, t.model
+		case t.model != model || one.protocol != h.protocol || one.apiKey != h.apiKey:
+			continue
 		}
 		h.members = append(h.members, net.JoinHostPort(u.Hostname(), port))
 		from = append(from, t.from...)

@@ -61,6 +61,9 @@ Prints one line per server and runs until SIGINT or SIGTERM.`,
   penstock sim --provider --faults '{"script": [{"status": 429, "retryAfter": 2}, {"cut": "headers"}]}'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if bad := givenOf(cmd, "shape", "api-key", "access-key", "region", "cache-min", "snapshot", "quirk", "keep-bodies", "rpm", "tpm", "ttft", "itl"); bad != nil && !f.provider {
+				return usageError("sim: for servers %s; add --provider", meaningless(bad))
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			return f.run(ctx, cmd.OutOrStdout())

@@ -69,7 +69,7 @@ func TestSimCommandRefuses(t *testing.T) {
 	for _, args := range []string{
 		"--preset gpt", "--engine tgi", "--servers 0", `--faults {"x":1}`, "--metric-names newest", "--port 70000",
 		"--adapters a --max-loras 0", "--provider --shape soap", "--provider --quirk odd", "--provider --access-key a:b",
-		`--faults {"cut":"headers"}`, `--provider --faults {"cut":"somewhere"}`,
+		"--shape gemini", "--api-key k --rpm 3", `--faults {"cut":"headers"}`, `--provider --faults {"cut":"somewhere"}`,
 	} {
 		cmd := newSimCommand()
 		cmd.SetArgs(strings.Fields(args))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock/penstock/admin"
@@ -35,6 +36,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Targets: g.targetHealth,
 		Picks:   g.recentPicks,
 		Find:    g.findPick,
+		Route:   g.routeOf,
 		Explain: g.explain,
 	}
 }
@@ -202,13 +204,16 @@ func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*epp.Explanation
 		return nil, fail
 	}
 	name := cmp.Or(r.Model, req.Model)
-	m := cfg.Resolve(name)
+	m := served(cfg, name)
 	if m == nil {
 		return nil, llm.ModelNotFound(name)
 	}
-	i := slices.IndexFunc(m.Targets, func(t config.Target) bool { return r.Pool == "" || t.Pool == r.Pool })
-	if i < 0 {
+	i := slices.IndexFunc(m.Targets, func(t config.Target) bool { return t.Pool != "" && (r.Pool == "" || t.Pool == r.Pool) })
+	switch {
+	case i < 0 && r.Pool != "":
 		return nil, llm.InvalidRequest("pool", fmt.Sprintf("model %s has no target in pool %s", name, r.Pool))
+	case i < 0:
+		return nil, llm.InvalidRequest("model", fmt.Sprintf("model %s has providers alone for targets, and a dry run picks among the members of a pool; penstock get targets --model %s shows how they do, penstock explain REQUEST-ID who was tried for a request", name, m.Name))
 	}
 	p := g.pooled(m.Targets[i].Pool)
 	if p == nil {
@@ -216,11 +221,34 @@ func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*epp.Explanation
 	}
 	q := &epp.Request{
 		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: op,
-		Model: cmp.Or(m.Targets[i].Model, m.Name), Asked: name, Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
+		Model: upstream(&m.Targets[i], m, name), Asked: name, Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
 		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: func() []byte { return r.Body },
 	}
 	if p.remote != nil {
 		return p.remote.Explain(ctx, q), nil
 	}
 	return p.scheduler.Explain(q), nil
+}
+
+// served is the model that serves a name: of that name, or the longest pattern
+// that it matches. nil: none does.
+func served(cfg *config.Config, name string) *config.Model {
+	if m := cfg.Resolve(name); m != nil {
+		return m
+	}
+	var best *config.Model
+	for i := range cfg.Models {
+		if m := &cfg.Models[i]; config.MatchName(m.Name, name) && (best == nil || len(m.Name) > len(best.Name)) {
+			best = m
+		}
+	}
+	return best
+}
+
+// upstream is the name at the target of what is asked for as name.
+func upstream(t *config.Target, m *config.Model, name string) string {
+	if t.Model == "" && strings.Contains(m.Name, "*") {
+		return name
+	}
+	return cmp.Or(t.Model, m.Name)
 }

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/usage"
+)
+
+const (
+	recentRequests = 1000
+	recentText     = 1 << 10 // bytes of a text that a client or a provider wrote
+)
+
+// recent keeps the records of the newest requests that came as far as a choice
+// of targets, for penstock explain: at most a few megabytes.
+type recent struct {
+	mu   sync.Mutex
+	ring [recentRequests]*usage.Record
+	next int
+}
+
+// note keeps r, which nobody changes any more.
+func (n *recent) note(r *usage.Record) {
+	if len(r.Tries) == 0 && len(r.Skipped) == 0 || len(r.ModelAsked)+len(r.Path) > recentText {
+		return
+	}
+	if len(r.Error) > recentText {
+		short := *r
+		short.Error = strings.Clone(strings.ToValidUTF8(r.Error[:recentText], ""))
+		r = &short
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ring[n.next] = r
+	n.next = (n.next + 1) % recentRequests
+}
+
+// find is the newest of that id, or nil.
+func (n *recent) find(id string) *usage.Record {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range recentRequests {
+		if r := n.ring[(n.next+recentRequests-1-i)%recentRequests]; r != nil && r.RequestID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// routeOf is how a request went through the targets of its model; nil when it is
+// not kept.
+func (g *gateway) routeOf(id string) *admin.RouteStatus {
+	r := g.recent.find(id)
+	if r == nil {
+		return nil
+	}
+	s := &admin.RouteStatus{
+		RequestID: r.RequestID, At: r.Time, Asked: r.ModelAsked, Alias: r.Alias, Tenant: r.Tenant, Key: r.Key, Tier: r.Tier,
+		Status: r.Status, Fallback: r.Fallback, Bound: r.Bound, Error: r.Error, Dropped: r.Dropped, Pool: r.Pool,
+	}
+	for _, t := range r.Tries {
+		s.Tries = append(s.Tries, admin.TryStatus(t))
+	}
+	for _, k := range r.Skipped {
+		s.Skipped = append(s.Skipped, admin.SkippedStatus(k))
+	}
+	return s
+}
