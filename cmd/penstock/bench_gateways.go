@@ -34,9 +34,9 @@ and --litellm do not name is left out aloud.`,
 	fs.StringVar(&portkey, "portkey", "", "start script of Portkey's gateway (npm @portkey-ai/gateway; default $PORTKEY)")
 	fs.StringVar(&node, "node", "node", "Node.js, which runs it")
 	fs.StringVar(&litellm, "litellm", "", "program of LiteLLM's proxy (PyPI litellm[proxy]; default $LITELLM)")
-	fs.IntVar(&f.requests, "requests", 4000, "requests of a round at saturation")
+	fs.IntVar(&f.requests, "requests", 1500, "requests of a round at saturation")
 	fs.DurationVar(&f.period, "period", 4*time.Second, "length of a round at --rate")
-	fs.IntVar(&f.rate, "rate", 150, "requests per second; all gateways must be able to take them")
+	fs.IntVar(&f.rate, "rate", 25, "requests per second; all gateways must be able to take them")
 	format := benchFormat(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		out, err := format()
