@@ -53,7 +53,7 @@ type Options struct {
 	Route func(requestID string) *RouteStatus
 	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
-	Explain func(ctx context.Context, r DryRun) (*epp.Explanation, *llm.Error)
+	Explain func(ctx context.Context, r DryRun) (*Decision, *llm.Error)
 }
 
 // DryRun is a request that is explained and not sent.
@@ -61,6 +61,7 @@ type DryRun struct {
 	Pool   string // "": the model's first target
 	Model  string // "": the one in the body
 	Path   string
+	As     string // TENANT or TENANT/KEY; "": anybody
 	Header http.Header
 	Body   []byte
 }
@@ -91,7 +92,7 @@ func Handler(o Options) http.Handler {
 		s.get("/picks/{id}", "how a request was routed, and its pick, by request id", s.pick)
 	}
 	if o.Explain != nil {
-		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME", s.explain)
+		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME&as=TENANT/KEY", s.explain)
 	}
 	s.get("/debug/pprof/", "profiles of the process", pprof.Index)
 	s.get("/debug/pprof/cmdline", "", pprof.Cmdline)

@@ -69,11 +69,11 @@ func options() admin.Options {
 			}
 			return nil
 		},
-		Explain: func(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+		Explain: func(_ context.Context, r admin.DryRun) (*admin.Decision, *llm.Error) {
 			if len(r.Body) == 0 {
 				return nil, &llm.Error{Status: 400, Message: "model is missing", Param: "model"}
 			}
-			return &epp.Explanation{DryRun: true, Model: r.Model + "@" + r.Path + "@" + r.Pool}, nil
+			return &admin.Decision{Explanation: &epp.Explanation{DryRun: true, Model: r.Model + "@" + r.Path + "@" + r.Pool}, Route: &admin.RouteStatus{DryRun: true, Tenant: r.As}}, nil
 		},
 	}
 }
@@ -114,6 +114,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"GET", "/targets", "", 200, `"target": "two/up"`},
 		{"POST", "/explain?model=m&pool=llama", "{}", 200, `"model": "m@/v1/chat/completions@llama"`},
 		{"HEAD", "/healthz", "", 200, ""},
+		{"POST", "/explain?as=shop/web", "{}", 200, `"tenant": "shop/web"`},
 		{"GET", "/", "", 200, "POST  /explain"},
 		{"GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine profile:"},
 	} {

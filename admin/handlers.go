@@ -253,7 +253,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 	if !s.knownPool(w, name) {
 		return
 	}
-	run := DryRun{Pool: name, Model: q.Get("model"), Path: q.Get("path"), Header: r.Header.Clone(), Body: body}
+	run := DryRun{Pool: name, Model: q.Get("model"), Path: q.Get("path"), As: q.Get("as"), Header: r.Header.Clone(), Body: body}
 	if run.Path == "" {
 		run.Path = "/v1/chat/completions"
 	}

@@ -245,6 +245,15 @@ type RouteStatus struct {
 	Tries     []TryStatus     `json:"tries"`
 	Skipped   []SkippedStatus `json:"skipped,omitempty"`
 	Dropped   []string        `json:"dropped,omitempty"` // parameters
+	DryRun    bool            `json:"dryRun,omitempty"`  // nothing was sent: there are no tries
+	Planned   []PlannedStatus `json:"planned,omitempty"` // of a dry run: who would be tried, in this order
+}
+
+// PlannedStatus is a target that would be tried.
+type PlannedStatus struct {
+	Target string `json:"target"`
+	After  string `json:"after,omitempty"` // the class of failures after which it is; "": in turn
+	Out    bool   `json:"out,omitempty"`   // nothing is to be hoped of it now
 }
 
 // TryStatus is one attempt at a target.
@@ -263,13 +272,20 @@ type SkippedStatus struct {
 // Plain says that the route tells no more than the pick does: one member of the
 // only target answered.
 func (s *RouteStatus) Plain() bool {
+	if s.DryRun {
+		return len(s.Planned) == 1 && len(s.Skipped) == 0
+	}
 	return s.Pool != "" && len(s.Tries) == 1 && len(s.Skipped) == 0 && s.Fallback == "" && s.Tries[0].Error == ""
 }
 
 // Table writes the route for people.
 func (s *RouteStatus) Table(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "request %s  model %s", s.RequestID, s.Asked)
+	if s.DryRun {
+		fmt.Fprintf(&b, "dry run  model %s", s.Asked)
+	} else {
+		fmt.Fprintf(&b, "request %s  model %s", s.RequestID, s.Asked)
+	}
 	if s.Alias != "" {
 		fmt.Fprintf(&b, " (alias of %s)", s.Alias)
 	}
@@ -278,6 +294,10 @@ func (s *RouteStatus) Table(w io.Writer) error {
 		if s.Tier != "" {
 			fmt.Fprintf(&b, "  tier %s", s.Tier)
 		}
+	}
+	if s.DryRun {
+		b.WriteString("\n\n")
+		return s.planTable(w, &b)
 	}
 	fmt.Fprintf(&b, "  status %d  at %s\n", s.Status, s.At.UTC().Format("2006-01-02 15:04:05.000"))
 	if s.Fallback != "" {
@@ -300,6 +320,28 @@ func (s *RouteStatus) Table(w io.Writer) error {
 	}
 	for _, k := range s.Skipped {
 		fmt.Fprintf(t, "%s\t-\tleft out: %s\n", k.Target, k.Reason)
+	}
+	t.Flush() // into memory: no error
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// planTable writes after b who would be tried, and who not.
+func (s *RouteStatus) planTable(w io.Writer, b *strings.Builder) error {
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	fmt.Fprint(t, "TARGET\tTRIED\n")
+	for i, p := range s.Planned {
+		when := fmt.Sprintf("%d.", i+1)
+		if p.After != "" {
+			when = "as a fallback (" + p.After + ")"
+		}
+		if p.Out {
+			when += ", is out now"
+		}
+		fmt.Fprintf(t, "%s\t%s\n", p.Target, when)
+	}
+	for _, k := range s.Skipped {
+		fmt.Fprintf(t, "%s\tno: %s\n", k.Target, k.Reason)
 	}
 	t.Flush() // into memory: no error
 	_, err := io.WriteString(w, b.String())

@@ -46,6 +46,7 @@ func (id *Identity) Allows(model string) bool {
 // Directory knows every key of one configuration. Immutable.
 type Directory struct {
 	keys map[[sha256.Size]byte]*Identity
+	list []*Identity // in the order of the configuration
 }
 
 // New compiles the tenants of a configuration that is valid.
@@ -61,11 +62,22 @@ func New(tenants []config.Tenant) *Directory {
 			}
 			var digest [sha256.Size]byte
 			if n, err := hex.Decode(digest[:], []byte(strings.TrimPrefix(k.Hash, "sha256:"))); err == nil && n == len(digest) {
-				d.keys[digest] = id
+				d.keys[digest], d.list = id, append(d.list, id)
 			}
 		}
 	}
 	return d
+}
+
+// As is the identity of a tenant's key by its name; without one, of the tenant
+// with its first key. nil: there is none.
+func (d *Directory) As(tenant, key string) *Identity {
+	for _, id := range d.list {
+		if id.Tenant == tenant && (key == "" || id.Key == key) {
+			return id
+		}
+	}
+	return nil
 }
 
 // maxKey bounds what is hashed for a request.

@@ -105,11 +105,16 @@ func fakeAdmin(t *testing.T) (address string) {
 			}
 			return s
 		},
-		Explain: func(_ context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+		Explain: func(_ context.Context, r admin.DryRun) (*admin.Decision, *llm.Error) {
 			if string(r.Body) != "{}" {
 				return nil, &llm.Error{Status: 400, Param: "model", Message: "is missing"}
 			}
-			return &epp.Explanation{DryRun: true, Pool: r.Pool, Profile: r.Path, Model: r.Model, Reason: "no-endpoints"}, nil
+			d := &admin.Decision{Explanation: &epp.Explanation{DryRun: true, Pool: r.Pool, Profile: r.Path, Model: r.Model, Reason: "no-endpoints"}}
+			if r.As != "" {
+				d = &admin.Decision{Route: &admin.RouteStatus{DryRun: true, Asked: "chat", Tenant: r.As, Key: r.Header.Get("X-Class"), Planned: []admin.PlannedStatus{
+					{Target: "one/up-1", Out: true}, {Target: "two/up-2", After: "general"}}, Skipped: []admin.SkippedStatus{{Target: "llama/m", Reason: "it has no tools"}}}}
+			}
+			return d, nil
 		},
 	}))
 	t.Cleanup(srv.Close)
@@ -167,6 +172,14 @@ one/up-1  0.001    server
 two/up-2  0.250    answered
 llama/m   -        left out: it has no tools
 `},
+		{"explain --as shop -H X-Class:batch --body " + body, `
+dry run  model chat  tenant shop  key batch
+
+TARGET    TRIED
+one/up-1  1., is out now
+two/up-2  as a fallback (general)
+llama/m   no: it has no tools
+`},
 		{"explain --model m --pool llama --path /v1/completions --body " + body, `
 dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
 nobody was picked: no-endpoints
@@ -221,6 +234,7 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 		{"explain req-2 --admin " + address, 1, []string{`"req-2"`, "only the newest"}},
 		{"explain --body - --admin " + address, 1, []string{"model: is missing"}},
 		{"explain --admin " + address, 2, []string{"nothing to explain", "--body"}},
+		{"explain --body - -H nocolon --admin " + address, 2, []string{"Name: value"}},
 		{"explain req-1 --body x", 2, []string{"exclude each other"}},
 		{"explain --body /does/not/exist", 2, []string{"/does/not/exist", "no such file"}},
 		{"epp --grpc-port abc", 2, []string{"--grpc-port abc: want a whole number", "epp --help"}},

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,9 @@ import (
 
 // explainOptions are the flags of explain.
 type explainOptions struct {
-	output, admin, body, model, pool, path string
-	objects                                objectFlags
+	output, admin, body, model, pool, path, as string
+	headers                                    []string
+	objects                                    objectFlags
 }
 
 func newExplainCommand() *cobra.Command {
@@ -37,7 +39,9 @@ then; only the newest decisions are kept, and the targets once the request has
 ended. Where one member of the only target answered, the members are all there
 is to show. With --body FILE (- is standard
 input) it decides on that request body now, sends nothing to a model server and
-changes nothing; a picker elsewhere (picker.remote) is asked, as by a request
+changes nothing: the targets in the order in which they would be tried, with those
+that may not serve it, for a caller (--as, --header), and the members when a pool
+comes first. A picker elsewhere (picker.remote) is asked, as by a request
 that is given up at once, and the table is what passed.
 
 A scorer gives 0 to 1; TOTAL is their sum by weight (×). The other columns are
@@ -73,7 +77,7 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 					return err
 				}
 				if object {
-					if bad := givenOf(c, "admin", "body", "model", "pool", "path"); bad != nil {
+					if bad := givenOf(c, "admin", "body", "model", "pool", "path", "as", "header"); bad != nil {
 						return usageError("%s is an object of Kubernetes, for which %s", args[0], meaningless(bad))
 					}
 					return o.objects.explain(c, args[0], o.output)
@@ -102,7 +106,9 @@ or refuses the body, 2 wrong flags or an unreadable file.`,
 	adminFlag(c, &o.admin)
 	c.Flags().StringVar(&o.body, "body", "", "file with a request body to decide on; - is standard input")
 	c.Flags().StringVar(&o.model, "model", "", "model, when the body names none (with --body)")
-	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: the first one of the model's targets)")
+	c.Flags().StringVar(&o.pool, "pool", "", "decide in this pool (with --body; default: where a pool comes first, that one)")
+	c.Flags().StringVar(&o.as, "as", "", "TENANT or TENANT/KEY that asks (with --body; default: anybody)")
+	c.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "\"Name: value\" of the request, may be repeated (with --body)")
 	o.objects.add(c)
 	c.Flags().StringVar(&o.path, "path", "/v1/chat/completions", "request path (with --body)")
 	return quiet(c)
@@ -132,7 +138,7 @@ func fetchExplanation(ctx context.Context, a *adminClient, args []string, o expl
 	case len(args) == 1 && o.body != "":
 		return nil, usageError("a request id and --body exclude each other; give one")
 	case len(args) == 1:
-		return a.call(ctx, http.MethodGet, "picks/"+url.PathEscape(args[0]), nil, nil, x)
+		return a.call(ctx, http.MethodGet, "picks/"+url.PathEscape(args[0]), nil, nil, nil, x)
 	case o.body == "":
 		return nil, usageError("nothing to explain; give a request id or --body FILE (penstock get picks lists ids)")
 	}
@@ -152,5 +158,16 @@ func fetchExplanation(ctx context.Context, a *adminClient, args []string, o expl
 	if o.pool != "" {
 		query.Set("pool", o.pool)
 	}
-	return a.call(ctx, http.MethodPost, "explain", query, body, x)
+	if o.as != "" {
+		query.Set("as", o.as)
+	}
+	header := http.Header{}
+	for _, line := range o.headers {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, usageError("--header %q is not of the form \"Name: value\"", line)
+		}
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return a.call(ctx, http.MethodPost, "explain", query, header, body, x)
 }

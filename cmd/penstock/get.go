@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -68,13 +69,14 @@ func newAdminClient(address string) (*adminClient, error) {
 }
 
 // call sends one request and decodes the answer into v; raw is the answer.
-func (a *adminClient) call(ctx context.Context, method, path string, query url.Values, body []byte, v any) (raw []byte, err error) {
+func (a *adminClient) call(ctx context.Context, method, path string, query url.Values, header http.Header, body []byte, v any) (raw []byte, err error) {
 	u := a.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
+	maps.Copy(req.Header, header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -248,7 +250,7 @@ func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Wr
 // show fetches a list and prints it, as it came or through table.
 func show[T any](ctx context.Context, a *adminClient, path string, query url.Values, output string, w io.Writer, table func(io.Writer, []T)) error {
 	var list []T
-	raw, err := a.call(ctx, http.MethodGet, path, query, nil, &list)
+	raw, err := a.call(ctx, http.MethodGet, path, query, nil, nil, &list)
 	if err != nil {
 		return err
 	}

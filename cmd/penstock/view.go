@@ -8,14 +8,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/proxy"
 )
 
 // This file shows a gateway to package admin.
@@ -193,62 +196,51 @@ func (g *gateway) findPick(id string) *epp.Explanation {
 	return nil
 }
 
-// explain decides on a request without sending it. Routes are not asked: it is
-// the operator's question, not a client's.
-func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*epp.Explanation, *llm.Error) {
+// explain decides on a request without sending it. Listeners and routes are not
+// asked: it is the operator's question, not a client's.
+func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*admin.Decision, *llm.Error) {
 	cfg := g.cfg.Load()
 	path := cmp.Or(r.Path, "/v1/chat/completions")
-	op := llm.OpOf(path)
-	req, fail := llm.Read(op, "application/json", r.Body, llm.Limits{Depth: cfg.Limits.JSONDepth})
+	tenant, key, _ := strings.Cut(r.As, "/")
+	id := &auth.Identity{}
+	if r.As != "" {
+		if id = auth.New(cfg.Tenants).As(tenant, key); id == nil {
+			return nil, llm.InvalidRequest("as", fmt.Sprintf("there is no key %q; give TENANT or TENANT/KEY as in the configuration", r.As))
+		}
+	}
+	in := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}, Header: r.Header, ProtoMajor: 1, ProtoMinor: 1}
+	h, fail := g.proxy.Rehearse(in, r.Body, r.Model, id)
 	if fail != nil {
 		return nil, fail
 	}
-	name := cmp.Or(r.Model, req.Model)
-	m := served(cfg, name)
-	if m == nil {
-		return nil, llm.ModelNotFound(name)
+	name := cmp.Or(r.Model, h.Request.Model)
+	d := &admin.Decision{Route: &admin.RouteStatus{DryRun: true, At: time.Now(), Asked: name, Alias: h.Alias, Tenant: id.Tenant, Key: id.Key, Tier: id.Tier}}
+	for _, s := range h.Steps {
+		d.Route.Planned = append(d.Route.Planned, admin.PlannedStatus{Target: s.Target, After: string(s.After), Out: s.Out})
 	}
-	i := slices.IndexFunc(m.Targets, func(t config.Target) bool { return t.Pool != "" && (r.Pool == "" || t.Pool == r.Pool) })
+	for _, s := range h.Skipped {
+		d.Route.Skipped = append(d.Route.Skipped, admin.SkippedStatus(s))
+	}
+	i := slices.IndexFunc(h.Steps, func(s proxy.Step) bool { return s.Pool != "" && (r.Pool == "" || s.Pool == r.Pool) })
 	switch {
 	case i < 0 && r.Pool != "":
-		return nil, llm.InvalidRequest("pool", fmt.Sprintf("model %s has no target in pool %s", name, r.Pool))
-	case i < 0:
-		return nil, llm.InvalidRequest("model", fmt.Sprintf("model %s has providers alone for targets, and a dry run picks among the members of a pool; penstock get targets --model %s shows how they do, penstock explain REQUEST-ID who was tried for a request", name, m.Name))
+		return nil, llm.InvalidRequest("pool", fmt.Sprintf("model %s has no target in pool %s that may serve this request", name, r.Pool))
+	case i < 0, r.Pool == "" && i > 0:
+		return d, nil // a provider comes first
 	}
-	p := g.pooled(m.Targets[i].Pool)
+	p := g.pooled(h.Steps[i].Pool)
 	if p == nil {
 		return nil, llm.Unavailable("the pool is being changed", time.Second)
 	}
 	q := &epp.Request{
-		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: op,
-		Model: upstream(&m.Targets[i], m, name), Asked: name, Prompt: &req.Prompt, CacheSalt: req.CacheSalt,
-		MaxTokens: req.MaxTokens, Stream: req.Stream, Body: func() []byte { return r.Body },
+		ID: "dry-run", Method: http.MethodPost, Path: path, Header: r.Header, Op: h.Op,
+		Model: h.Steps[i].Model, Asked: name, Prompt: &h.Request.Prompt, CacheSalt: h.Request.CacheSalt,
+		MaxTokens: h.Request.MaxTokens, Stream: h.Request.Stream, Body: func() []byte { return r.Body },
 	}
 	if p.remote != nil {
-		return p.remote.Explain(ctx, q), nil
+		d.Explanation = p.remote.Explain(ctx, q)
+	} else {
+		d.Explanation = p.scheduler.Explain(q)
 	}
-	return p.scheduler.Explain(q), nil
-}
-
-// served is the model that serves a name: of that name, or the longest pattern
-// that it matches. nil: none does.
-func served(cfg *config.Config, name string) *config.Model {
-	if m := cfg.Resolve(name); m != nil {
-		return m
-	}
-	var best *config.Model
-	for i := range cfg.Models {
-		if m := &cfg.Models[i]; config.MatchName(m.Name, name) && (best == nil || len(m.Name) > len(best.Name)) {
-			best = m
-		}
-	}
-	return best
-}
-
-// upstream is the name at the target of what is asked for as name.
-func upstream(t *config.Target, m *config.Model, name string) string {
-	if t.Model == "" && strings.Contains(m.Name, "*") {
-		return name
-	}
-	return cmp.Or(t.Model, m.Name)
+	return d, nil
 }
