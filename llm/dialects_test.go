@@ -194,6 +194,7 @@ func TestSchemas(t *testing.T) {
 
 // TestForeignThinking: what another server thought does not go to one of the
 // client's own dialect, which would refuse it. All else keeps its bytes.
+// (B59)
 func TestForeignThinking(t *testing.T) {
 	for _, c := range []struct {
 		op       llm.Op

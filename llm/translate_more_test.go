@@ -29,6 +29,7 @@ func translated(t testing.TB, op llm.Op, body string, b llm.Backend) *llm.Transl
 
 // TestThinkingComesBack: what a model thought, its signature and its calls go to
 // a server of the other dialect and back unchanged, in requests and in answers.
+// (B59)
 func TestThinkingComesBack(t *testing.T) {
 	turn := `{"role":"assistant","content":[{"type":"thinking","thinking":"hm \u00fc","signature":"Eq/+B=="},{"type":"redacted_thinking","data":"zz"},{"type":"text","text":"calling"},{"type":"tool_use","id":"toolu_1","name":"f","input":{"x":"a\n"}}]}`
 	request := `{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"hi"},` + turn + `,{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"42"}]}]}`
@@ -225,6 +226,7 @@ func TestManyParts(t *testing.T) {
 }
 
 // TestUsageConventions: the same tokens told in each convention are the same.
+// (B03, B23, B24)
 func TestUsageConventions(t *testing.T) {
 	want := llm.Usage{Input: 100, Output: 20, Cached: 60, CacheWrite: 10, Reasoning: 8, Reported: true}
 	for op, usage := range map[llm.Op]string{

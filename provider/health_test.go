@@ -364,6 +364,7 @@ func TestHealthIsInherited(t *testing.T) {
 }
 
 // However many names come, what is kept is bounded.
+// (B39)
 func TestModelsAreBounded(t *testing.T) {
 	p := build(t, one, provider.Options{})
 	for i := range 5000 {
