@@ -246,7 +246,7 @@ func TestLines(t *testing.T) {
 // TestFinishReasons: why an answer ended, in the words of chat completions.
 func TestFinishReasons(t *testing.T) {
 	bedrock := `{"output":{"message":{"content":[{"text":"a"},{"citationsContent":{"content":[{"text":"b"},{"x":1},2],"citations":[]}},{"x":{}}]}},"stopReason":"WORD"}`
-	gemini := `{"candidates":[{"content":{"parts":[{"text":"ab"},{"inlineData":{"data":"AA"}},1]},"finishReason":"WORD"},1]}`
+	gemini := `{"candidates":[{"content":{"parts":[{"text":"ab"},{"inlineData":{"data":""}},1]},"finishReason":"WORD"},1]}`
 	responses := `{"status":"incomplete","incomplete_details":{"reason":"WORD"},"output":[{"type":"message","content":[{"type":"output_text","text":"a"},{"type":"output_text","text":"b"}]}]}`
 	for _, c := range []struct {
 		d          llm.Dialect

@@ -119,6 +119,7 @@ func TestClassifyEnd(t *testing.T) {
 		{0, "insufficient_system_resource", "", nil, provider.Empty},
 		{3, "insufficient_system_resource", "", nil, provider.OK},
 		{0, "", "overloaded_error", nil, provider.Overloaded},
+		{0, "", llm.NoPlace, nil, provider.Unsupported},
 		{0, "", "Rate limit reached. Please try again in 2s.", nil, provider.StreamBroken},
 		{0, "", "", io.ErrUnexpectedEOF, provider.StreamBroken},
 		{0, "", "", context.Canceled, provider.Canceled},
