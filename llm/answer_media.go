@@ -12,7 +12,8 @@ import (
 	"github.com/penstock/penstock/internal/jsonedit"
 )
 
-// This file knows the images and the sound of answers. Chat completions have a
+// This file knows the images and the sound of answers, and the images of earlier
+// answers in requests. Chat completions have a
 // member of their own for sound; for images there is the member images, in which
 // OpenRouter and LiteLLM agree. Responses have an item for images, as their own
 // tool makes it. Messages have neither.
@@ -106,6 +107,19 @@ func (r *geminiEvents) inline(s *jsonedit.Scanner, data []byte, index int, to *r
 	if len(e.text) > 0 {
 		r.choices[index].output = true
 		to.emit(&e)
+	}
+}
+
+// withoutShown takes the images of earlier answers out of a request, for servers
+// that take none from the model.
+func (w *requestWriter) withoutShown() {
+	for i := range w.turns {
+		parts := w.partsOf(&w.turns[i])
+		for j := range parts {
+			if parts[j].kind == partImage && w.turns[i].role == roleAssistant {
+				parts[j] = part{kind: partOther, name: lit("images"), place: parts[j].place}
+			}
+		}
 	}
 }
 
