@@ -341,7 +341,7 @@ func (a *anthropicWriter) file(p *part) {
 		a.quoted("data", text)
 	case p.data != nil && p.media == "application/pdf":
 		a.base64(p)
-	case p.data != nil:
+	case p.data != nil, p.url != nil && p.media != "" && p.media != "application/pdf":
 		a.refuse(cannot(a.path(p.place), "must be a PDF or text for this server"))
 	case p.url != nil:
 		a.out = append(a.out, `"type":"url"`...)

@@ -187,7 +187,7 @@ func (a *answer) nothing() *failure {
 		return nil
 	}
 	finish := r.FinishReason()
-	if finish == "" && a.sse && (op == llm.OpChat || op == llm.OpCompletions) {
+	if finish == "" && (op == llm.OpChat || op == llm.OpCompletions || a.x.translation != nil) {
 		finish = "none" // where there is always one
 	}
 	v := provider.ClassifyEnd(a.dialect, r.Tokens(), finish, r.Failed(), nil)
