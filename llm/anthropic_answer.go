@@ -11,6 +11,7 @@ import "github.com/penstock/penstock/internal/jsonedit"
 type anthropicEvents struct {
 	blocks  []anthropicOpen // by the server's index
 	calls   int             // tools called so far
+	answers int             // calls of answerTool
 	usage   anthropicUsage
 	started bool
 	said    bool // why it ended
@@ -20,6 +21,9 @@ type anthropicEvents struct {
 type anthropicOpen struct {
 	kind eventKind // evToolStart, evText, evReasoning; 0: passed over
 	tool int
+
+	answer bool // its arguments are the text of the answer
+	told   bool // some of them
 }
 
 func anthropicAnswer(_ Quirks, stream bool) answerReader {
@@ -328,7 +332,15 @@ func (r *anthropicEvents) block(s *jsonedit.Scanner, data []byte, index int, to 
 	case "redacted_thinking":
 		to.emit(&event{kind: evRedacted, text: redacted.Of(data)})
 	case "tool_use":
-		b.kind, b.tool = evToolStart, r.calls
+		if b.kind, b.tool = evToolStart, r.calls; string(name.Of(data)) == answerTool {
+			b.answer = true
+			r.answers++
+			if raw := input.Of(data); len(raw) > 2 && isObject(raw) && !emptyObject(raw) {
+				b.told = true
+				to.emit(&event{kind: evText, text: appendEscape(nil, raw)})
+			}
+			return
+		}
 		r.calls++
 		to.emit(&event{kind: evToolStart, tool: b.tool, id: id.Of(data), name: name.Of(data)})
 		if raw := input.Of(data); len(raw) > 2 && isObject(raw) && !emptyObject(raw) {
@@ -346,10 +358,16 @@ func emptyObject(raw []byte) bool {
 }
 
 func (r *anthropicEvents) stop(index int, to *relay) {
-	if b := &r.blocks[index]; b.kind == evToolStart {
+	b := &r.blocks[index]
+	switch {
+	case b.kind != evToolStart:
+		return
+	case b.answer && !b.told:
+		to.emit(&event{kind: evText, text: lit("{}")})
+	case !b.answer:
 		to.emit(&event{kind: evToolEnd, tool: b.tool})
-		b.kind = 0
 	}
+	b.kind = 0
 }
 
 func (r *anthropicEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *relay) {
@@ -385,7 +403,11 @@ func (r *anthropicEvents) delta(s *jsonedit.Scanner, data []byte, index int, to 
 		if index < 0 || index >= len(r.blocks) || r.blocks[index].kind != evToolStart {
 			return // of a tool that the server runs
 		}
-		e.tool = r.blocks[index].tool
+		if b := &r.blocks[index]; b.answer {
+			e.kind, b.told = evText, true
+		} else {
+			e.tool = b.tool
+		}
 	}
 	to.emit(&e)
 }
@@ -432,7 +454,9 @@ func (r *anthropicEvents) finish(reason, stop lit, to *relay) {
 	case "stop_sequence":
 		e.reason = finishSequence
 	case "tool_use":
-		e.reason = finishTools
+		if e.reason = finishTools; r.calls == 0 && r.answers > 0 {
+			e.reason = finishStop
+		}
 	case "pause_turn":
 		e.reason = finishPause
 	case "refusal":

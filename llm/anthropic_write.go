@@ -6,6 +6,8 @@ package llm
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/penstock/penstock/internal/jsonedit"
@@ -129,8 +131,9 @@ func (a *anthropicWriter) system() {
 			}
 		}
 	}
-	if a.format.kind == formatJSON {
-		// No server of this dialect has a mode for JSON without a schema.
+	if a.format.kind == formatJSON && !a.answersInJSON() {
+		// No server of this dialect has a mode for JSON without a schema, and one
+		// that thinks may not be told to call.
 		blocks = append(blocks, &part{kind: partText, text: lit("Answer with one JSON object and nothing else.")})
 	}
 	switch {
@@ -341,7 +344,7 @@ func (a *anthropicWriter) file(p *part) {
 		a.quoted("data", text)
 	case p.data != nil && p.media == "application/pdf":
 		a.base64(p)
-	case p.data != nil:
+	case p.data != nil, p.url != nil && p.media != "" && p.media != "application/pdf":
 		a.refuse(cannot(a.path(p.place), "must be a PDF or text for this server"))
 	case p.url != nil:
 		a.out = append(a.out, `"type":"url"`...)
@@ -370,29 +373,36 @@ func (a *anthropicWriter) toolList() {
 		if !a.choice.allows(t.name) {
 			continue
 		}
-		a.open()
-		a.quoted("name", t.name)
-		if len(t.about) > 0 {
-			a.quoted("description", t.about)
-		}
-		schema := t.schema
-		if schema == nil {
-			schema = []byte(`{"type":"object","properties":{}}`)
-		}
-		a.raw("input_schema", schema)
-		if truth(t.strict) {
-			a.raw("strict", t.strict)
-		}
-		if t.cache != nil {
-			a.raw("cache_control", t.cache)
-		}
-		a.out = append(a.out, '}')
+		a.tool(t)
+	}
+	if a.answersInJSON() {
+		a.tool(a.answerTool())
 	}
 	if len(a.out) == empty {
 		a.out = a.out[:before]
 		return
 	}
 	a.out = append(a.out, ']')
+}
+
+func (a *anthropicWriter) tool(t *tool) {
+	a.open()
+	a.quoted("name", t.name)
+	if len(t.about) > 0 {
+		a.quoted("description", t.about)
+	}
+	schema := t.schema
+	if schema == nil {
+		schema = []byte(`{"type":"object","properties":{}}`)
+	}
+	a.raw("input_schema", schema)
+	if truth(t.strict) {
+		a.raw("strict", t.strict)
+	}
+	if t.cache != nil {
+		a.raw("cache_control", t.cache)
+	}
+	a.out = append(a.out, '}')
 }
 
 // allows says that the model may call a function.
@@ -412,13 +422,19 @@ func (a *anthropicWriter) toolChoice() {
 	a.take(paramChoice)
 	a.take(paramParallel)
 	c := &a.choice
-	mode := c.mode
-	if a.functions() == 0 || mode == choiceUnset && !c.single {
+	mode, name, single := c.mode, c.name, c.single
+	if answers := a.answersInJSON(); answers && mode != choiceTool {
+		if mode, name = choiceAny, nil; c.mode == choiceNone || a.functions() == 0 {
+			mode, name, single = choiceTool, lit(answerTool), true
+		}
+	} else if !answers && (a.functions() == 0 || mode == choiceUnset && !c.single) {
 		return
 	}
 	if a.thinks && (mode == choiceAny || mode == choiceTool) {
 		// A server that thinks may not be told to call.
-		a.drop(a.nameOf(paramChoice))
+		if c.mode == choiceAny || c.mode == choiceTool {
+			a.drop(a.nameOf(paramChoice))
+		}
 		mode = choiceAuto
 	}
 	a.out = append(appendMember(a.out, "tool_choice"), '{')
@@ -429,11 +445,11 @@ func (a *anthropicWriter) toolChoice() {
 		a.quoted("type", lit("any"))
 	case choiceTool:
 		a.quoted("type", lit("tool"))
-		a.quoted("name", c.name)
+		a.quoted("name", name)
 	default:
 		a.quoted("type", lit("auto"))
 	}
-	if c.single && mode != choiceNone {
+	if single && mode != choiceNone {
 		a.raw("disable_parallel_tool_use", []byte("true"))
 	}
 	a.out = append(a.out, '}')
@@ -515,17 +531,61 @@ func (a *anthropicWriter) sampling() {
 func (a *anthropicWriter) outputConfig() {
 	a.take(paramFormat)
 	effort := a.reasoning.adaptive && a.thinks && a.reasoning.effort != ""
-	if a.format.kind != formatSchema && !effort {
+	native := a.format.kind == formatSchema && !a.answersInJSON()
+	if !native && !effort {
 		return
 	}
 	a.out = append(appendMember(a.out, "output_config"), '{')
 	if effort {
 		a.quoted("effort", lit(a.reasoning.effort))
 	}
-	if a.format.kind == formatSchema {
+	if native {
 		a.out = append(appendMember(a.out, "format"), `{"type":"json_schema"`...)
 		a.raw("schema", a.format.schema)
 		a.out = append(a.out, '}')
 	}
 	a.out = append(a.out, '}')
+}
+
+// answersInJSON says that the answer is to come as a call, whose arguments are
+// JSON: the server's own mode is of newer models, and for closed schemas only.
+func (a *anthropicWriter) answersInJSON() bool {
+	switch a.format.kind {
+	case formatJSON:
+		return !a.thinks
+	case formatSchema:
+		return bytes.Contains(a.format.schema, []byte(`"object"`)) && (!hasFormats(a.backend.Model) || !closedSchema(a.format.schema))
+	}
+	return false
+}
+
+// withoutFormats are parts of the names of models that have no mode for JSON.
+var withoutFormats = [...]string{
+	"claude-2", "claude-instant", "claude-3", "claude-opus-4-0", "claude-opus-4-2", "claude-opus-4@", "claude-sonnet-4-0", "claude-sonnet-4-2", "claude-sonnet-4@",
+}
+
+func hasFormats(model string) bool {
+	for _, part := range withoutFormats {
+		if strings.Contains(model, part) {
+			return false
+		}
+	}
+	return strings.Contains(model, "claude") // of other servers with this API nothing is known
+}
+
+// closedSchema says that the server's own mode takes a schema: each object of it
+// allows no members but those that it names, and nothing has bounds. A schema of
+// which that is not sure is none.
+func closedSchema(schema []byte) bool {
+	var compact bytes.Buffer
+	if json.Compact(&compact, schema) != nil {
+		return false
+	}
+	s := compact.Bytes()
+	for _, word := range [...]string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "maxItems", "uniqueItems", "pattern", "patternProperties", "$dynamicRef"} {
+		if bytes.Contains(s, []byte(`"`+word+`":`)) {
+			return false
+		}
+	}
+	return bytes.Count(s, []byte(`"object"`)) == bytes.Count(s, []byte(`"additionalProperties":false`))
 }

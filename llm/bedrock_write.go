@@ -14,7 +14,8 @@ import (
 // This file writes requests for Bedrock's Converse. The model is in the path.
 
 // answerTool is the function whose arguments are the answer where JSON is asked
-// for: Converse has no mode for that with all models. Its calls are read as text.
+// for: Converse has no mode for that with all models, nor have Messages. Its calls
+// are read as text.
 const answerTool = "answer_as_json"
 
 type bedrockWriter struct {
@@ -491,11 +492,7 @@ func (b *bedrockWriter) toolConfig() {
 	}
 	functions := len(b.out) > empty
 	if answers {
-		schema := b.format.schema
-		if schema == nil {
-			schema = []byte(`{"type":"object","additionalProperties":true}`)
-		}
-		b.tool(&tool{name: lit(answerTool), about: lit("Give the answer to the user, in the form asked for. Answer in no other way."), schema: schema})
+		b.tool(b.answerTool())
 	}
 	if len(b.out) == empty {
 		b.out = b.out[:before]
@@ -504,6 +501,15 @@ func (b *bedrockWriter) toolConfig() {
 	b.out = append(b.out, ']')
 	b.toolChoice(functions, answers)
 	b.out = append(b.out, '}')
+}
+
+// answerTool is the function for an answer in JSON.
+func (w *requestWriter) answerTool() *tool {
+	schema := w.format.schema
+	if schema == nil {
+		schema = []byte(`{"type":"object","additionalProperties":true}`)
+	}
+	return &tool{name: lit(answerTool), about: lit("Give the answer to the user, in the form asked for. Answer in no other way."), schema: schema}
 }
 
 func (b *bedrockWriter) toolChoice(functions, answers bool) {

@@ -189,6 +189,9 @@ func (c *chat) list() string {
 // path names a place in the client's words.
 func (c *chat) path(p place) string {
 	list := c.list()
+	if p.field == "content" && c.dialect == DialectGemini {
+		p.field = "parts"
+	}
 	path := p.field // of what stands beside the messages
 	if p.turn >= 0 {
 		path = at(list, int(p.turn))

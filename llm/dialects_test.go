@@ -194,6 +194,7 @@ func TestSchemas(t *testing.T) {
 
 // TestForeignThinking: what another server thought does not go to one of the
 // client's own dialect, which would refuse it. All else keeps its bytes.
+// (B59)
 func TestForeignThinking(t *testing.T) {
 	for _, c := range []struct {
 		op       llm.Op
@@ -245,7 +246,7 @@ func TestLines(t *testing.T) {
 // TestFinishReasons: why an answer ended, in the words of chat completions.
 func TestFinishReasons(t *testing.T) {
 	bedrock := `{"output":{"message":{"content":[{"text":"a"},{"citationsContent":{"content":[{"text":"b"},{"x":1},2],"citations":[]}},{"x":{}}]}},"stopReason":"WORD"}`
-	gemini := `{"candidates":[{"content":{"parts":[{"text":"ab"},{"inlineData":{"data":"AA"}},1]},"finishReason":"WORD"},1]}`
+	gemini := `{"candidates":[{"content":{"parts":[{"text":"ab"},{"inlineData":{"data":""}},1]},"finishReason":"WORD"},1]}`
 	responses := `{"status":"incomplete","incomplete_details":{"reason":"WORD"},"output":[{"type":"message","content":[{"type":"output_text","text":"a"},{"type":"output_text","text":"b"}]}]}`
 	for _, c := range []struct {
 		d          llm.Dialect

@@ -20,6 +20,7 @@ const (
 	evSignature                      // text: ends the reasoning that it signs
 	evRedacted                       // text: reasoning that only the server can read
 	evRefusal                        // text
+	evMedia                          // name: the media type; text: data in base64, or id: a URL
 	evToolStart                      // tool, id, name; sign may be set
 	evToolArgs                       // tool, text: a piece of the JSON text of the arguments
 	evToolEnd                        // tool: no further arguments
@@ -38,7 +39,7 @@ type event struct {
 	tool    int // own number of the call in its choice, from 0
 	text    lit
 	id      lit
-	name    lit // of the tool; of the model at evStart
+	name    lit // of the tool; of the model at evStart; a media type
 	sign    lit // signature of a call (Gemini)
 	created int64
 	reason  finish

@@ -22,9 +22,9 @@ type gatheredChoice struct {
 
 // block is a stretch of an answer of one kind.
 type block struct {
-	kind eventKind // evText, evReasoning, evRedacted, evRefusal or evToolStart
+	kind eventKind // evText, evReasoning, evRedacted, evRefusal, evMedia or evToolStart
 	tool int
-	text lit // of a call: the JSON text of its arguments, as the text of a literal
+	text lit // of a call: the JSON text of its arguments, as the text of a literal; of a medium: base64
 	sign lit
 	id   lit
 	name lit
@@ -60,6 +60,8 @@ func (g *gathered) take(e *event) {
 			last++
 		}
 		c.blocks[last].sign = append(lit{}, e.text...)
+	case evMedia:
+		c.blocks = append(c.blocks, block{kind: evMedia, name: clone(e.name), text: clone(e.text), id: clone(e.id)})
 	case evRedacted:
 		c.blocks = append(c.blocks, block{kind: evRedacted, sign: clone(e.text)})
 	case evToolStart:

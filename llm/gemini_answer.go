@@ -300,8 +300,8 @@ func (r *geminiEvents) part(s *jsonedit.Scanner, data []byte, index int, to *rel
 		return
 	}
 	var text, sign lit
-	var call jsonedit.Scanner
-	thought, has := false, false
+	var call, medium jsonedit.Scanner
+	thought, has, shows := false, false, false
 	for {
 		key, ok := s.NextMember()
 		if !ok {
@@ -326,6 +326,9 @@ func (r *geminiEvents) part(s *jsonedit.Scanner, data []byte, index int, to *rel
 		case "functionCall":
 			call, has = *s, s.Peek() == jsonedit.Object
 			s.Skip()
+		case "inlineData":
+			medium, shows = *s, s.Peek() == jsonedit.Object
+			s.Skip()
 		default:
 			s.Skip()
 		}
@@ -334,6 +337,8 @@ func (r *geminiEvents) part(s *jsonedit.Scanner, data []byte, index int, to *rel
 	switch {
 	case has:
 		r.call(&call, data, index, sign, to)
+	case shows && !thought: // what was drafted while it thought is not the answer
+		r.inline(&medium, data, index, to)
 	case len(text) > 0 && thought:
 		to.emit(&event{kind: evReasoning, choice: index, text: text})
 	case len(text) > 0:

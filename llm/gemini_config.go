@@ -211,16 +211,18 @@ func (r *geminiReader) mimeType(path string) {
 	}
 }
 
-// modalities reads what the answer may hold. No other dialect's answer is read
-// for more than text.
+// modalities reads what the answer may hold, in the words of chat completions.
 func (r *geminiReader) modalities(path string) {
 	if !r.array(path) {
 		return
 	}
+	list := []byte("[")
 	for i := 0; r.element(); i++ {
-		if word := r.text(path); !strings.EqualFold(word.String(), "text") {
-			r.ignore(path, word)
-		}
+		word := strings.ToLower(r.word(at(path, i)))
+		list = jsonedit.AppendString(appendComma(list), word)
+	}
+	if list = append(list, ']'); !inert(paramModalities, list) && len(list) > len("[]") {
+		r.set(paramModalities, path, list)
 	}
 }
 

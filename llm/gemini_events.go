@@ -52,9 +52,11 @@ func (w *geminiStream) write(out []byte, e *event) []byte {
 	}
 	c := &w.choices[e.choice]
 	switch e.kind {
-	case evText, evRefusal, evReasoning, evSignature, evRedacted:
+	case evText, evRefusal, evReasoning, evSignature, evRedacted, evMedia:
 		out = w.open(out, e.choice)
 		switch e.kind {
+		case evMedia:
+			out = appendGeminiMedium(out, e.name, e.text, e.id)
 		case evSignature:
 			out = appendGeminiThought(out, lit{}, e.text)
 		case evRedacted:
@@ -250,6 +252,8 @@ func (w *geminiWhole) end(out []byte) []byte {
 			switch b.kind {
 			case evText, evRefusal:
 				out = append(appendText(append(appendComma(out), '{'), "text", b.text), '}')
+			case evMedia:
+				out = appendGeminiMedium(out, b.name, b.text, b.id)
 			case evReasoning:
 				out = appendGeminiThought(out, append(lit{}, b.text...), b.sign)
 			case evRedacted:

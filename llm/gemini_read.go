@@ -261,7 +261,7 @@ func (r *geminiReader) part(where place, who role) {
 			r.refuse(r.path(where), "has no content that is known here")
 		}
 	}
-	wrong := media && who != roleUser || g.kind == "functionCall" && who != roleAssistant || g.kind == "functionResponse" && who != roleUser
+	wrong := media && who != roleUser && (who != roleAssistant || p.kind != partImage) || g.kind == "functionCall" && who != roleAssistant || g.kind == "functionResponse" && who != roleUser
 	if r.err == nil && wrong {
 		r.refuse(r.path(where), "is not allowed in a content of this role")
 	}

@@ -405,6 +405,10 @@ func (g *geminiWriter) generationConfig() {
 	if g.n > 1 {
 		g.raw("candidateCount", appendInt(nil, g.n))
 	}
+	if list := g.chat.params[paramModalities].raw; list != nil && !bytes.Contains(list, []byte{'\\'}) {
+		g.take(paramModalities)
+		g.raw("responseModalities", bytes.ToUpper(list))
+	}
 	g.stops()
 	g.responseFormat()
 	g.thinking()

@@ -359,6 +359,7 @@ func (h *heard) stream(t testing.TB, op llm.Op, out string) {
 
 // TestMatrixSignatures: a client that sends back what it got gives the server its
 // own signatures, and no other server.
+// (B59)
 func TestMatrixSignatures(t *testing.T) {
 	servers := answersOfServers()
 	eachPair(func(op llm.Op, d llm.Dialect) {

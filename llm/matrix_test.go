@@ -292,10 +292,15 @@ func (c *said) anthropic(v value) {
 			}
 		}
 	}
+	format := v.at("output_config.format.schema").str()
 	for _, tool := range v.at("tools").list() {
-		c.tool(tool.at("name").str(), tool.at("description").str(), tool.at("input_schema"))
+		if name := tool.at("name").str(); name == "answer_as_json" {
+			format = tool.at("input_schema").str()
+		} else {
+			c.tool(name, tool.at("description").str(), tool.at("input_schema"))
+		}
 	}
-	c.line("format: %s", v.at("output_config.format.schema").str())
+	c.line("format: %s", format)
 	c.line("bound: %d", v.at("max_tokens").num())
 	c.line("temperature: %s", v.at("temperature").str())
 }

@@ -264,8 +264,8 @@ func (r *openAIEvents) choice(s *jsonedit.Scanner, data []byte, to *relay) {
 func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *relay) {
 	s.Object()
 	var thought, refusal jsonedit.Text
-	var content, calls, function, blocks jsonedit.Scanner
-	var is struct{ content, calls, function, blocks bool }
+	var content, calls, function, blocks, images jsonedit.Scanner
+	var is struct{ content, calls, function, blocks, images bool }
 	for {
 		key, ok := s.NextMember()
 		if !ok {
@@ -294,6 +294,9 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 		case "thinking_blocks":
 			blocks, is.blocks = *s, s.Peek() == jsonedit.Array
 			s.Skip()
+		case "images":
+			images, is.images = *s, s.Peek() == jsonedit.Array
+			s.Skip()
 		default:
 			s.Skip()
 		}
@@ -310,6 +313,9 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 	if refusal.Len() > 0 {
 		r.choices[index].refused = true
 		r.tell(to, &event{kind: evRefusal, choice: index, text: refusal.Of(data)})
+	}
+	if is.images {
+		r.images(&images, data, index, to)
 	}
 	if is.calls && calls.Array() {
 		for calls.NextElement() {

@@ -19,6 +19,7 @@ type openAIStream struct {
 // openAIOut is what has gone out of one choice.
 type openAIOut struct {
 	begun   bool
+	images  int
 	empty   []bool // for each call: no arguments yet
 	thought []byte // the reasoning that is not signed yet
 }
@@ -65,6 +66,13 @@ func (w *openAIStream) write(out []byte, e *event) []byte {
 		return w.delta(out, e, `"reasoning_content":"`)
 	case evRefusal:
 		return w.delta(out, e, `"refusal":"`)
+	case evMedia:
+		if isSound(e.name) {
+			return w.shut(appendSound(append(w.open(out, e.choice), `"audio":`...), w.o, e.text), "null")
+		}
+		out = appendImage(append(w.open(out, e.choice), `"images":[`...), e.name, e.text, e.id, c.images)
+		c.images++
+		return w.shut(append(out, ']'), "null")
 	case evSignature, evRedacted:
 		out = append(w.open(out, e.choice), `"thinking_blocks":[`...)
 		out = appendThinking(out, e.kind == evRedacted, c.thought, e.text)
@@ -259,7 +267,7 @@ func (w *openAIWhole) end(out []byte) []byte {
 		out = append(appendComma(out), `{"index":`...)
 		out = strconv.AppendInt(out, int64(i), 10)
 		out = append(out, `,"message":{"role":"assistant"`...)
-		out = openAIMessage(out, c, w.o.legacy)
+		out = openAIMessage(out, w.o, c)
 		out = append(out, `},"logprobs":null,"finish_reason":"`...)
 		out = append(append(out, openAIFinish(c.reason, w.o.legacy)...), `"}`...)
 	}
@@ -271,7 +279,8 @@ func (w *openAIWhole) end(out []byte) []byte {
 }
 
 // openAIMessage appends the members of a message after its role.
-func openAIMessage(out []byte, c *gatheredChoice, legacy bool) []byte {
+func openAIMessage(out []byte, o *answerContext, c *gatheredChoice) []byte {
+	legacy := o.legacy
 	out = joinBlocks(append(out, `,"content":`...), c, evText)
 	out = joinBlocks(append(out, `,"refusal":`...), c, evRefusal)
 	signed := c.has(evRedacted)
@@ -289,6 +298,9 @@ func openAIMessage(out []byte, c *gatheredChoice, legacy bool) []byte {
 			}
 		}
 		out = append(out, ']')
+	}
+	if c.has(evMedia) {
+		out = appendMediaOf(out, o, c)
 	}
 	if !c.has(evToolStart) {
 		return out

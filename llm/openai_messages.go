@@ -21,6 +21,7 @@ type message struct {
 	calls    saved
 	function saved
 	thoughts saved // thinking_blocks
+	images   saved // that an earlier answer held
 }
 
 func (r *openAIReader) messages() {
@@ -61,6 +62,8 @@ func (r *openAIReader) message(i int) {
 			m.thought = r.text(key)
 		case "thinking_blocks":
 			m.thoughts = r.save()
+		case "images":
+			m.images = r.save()
 		case "tool_calls":
 			m.calls = r.save()
 		case "function_call":
@@ -89,6 +92,9 @@ func spanStart(at saved) int {
 }
 
 func (r *openAIReader) turn(i int, m *message) {
+	if m.images.is && string(m.role) != "assistant" {
+		r.ignore("messages.images", nil)
+	}
 	where := func(member string) string { return at("messages", i) + "." + member }
 	none := m.text == nil && !m.content.is
 	switch role := string(m.role); role {
@@ -177,6 +183,15 @@ func (r *openAIReader) assistant(i int, m *message) {
 	r.content(i, m)
 	if m.refusal != nil {
 		r.add(part{kind: partRefusal, text: m.refusal, place: place{"refusal", int32(i), -1, -1}})
+	}
+	if m.images.is && r.err == nil {
+		r.back(m.images)
+		if !r.array(at("messages", i) + ".images") {
+			return
+		}
+		for j := 0; r.element(); j++ {
+			r.add(r.part(place{"images", int32(i), int32(j), -1}, "tool"))
+		}
 	}
 	if m.calls.is && r.err == nil {
 		r.back(m.calls)
@@ -324,6 +339,8 @@ func (r *openAIReader) part(where place, role string) part {
 			p.cache = r.raw()
 		case "image_url", "input_audio", "file":
 			medium, is = r.save(), key
+		case "index":
+			r.s.Skip() // of an image of an earlier answer
 		default:
 			r.other("messages.content.", key)
 		}

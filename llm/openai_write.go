@@ -6,6 +6,7 @@ package llm
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -360,6 +361,8 @@ func (o *openAIWriter) file(p *part) {
 	case p.text != nil:
 		o.out = append(o.out, `"type":"text"`...)
 		o.quoted("text", p.text)
+	case isVideo(p):
+		o.refuse(cannot(o.path(p.place), "is a video, which this server does not take"))
 	case p.data != nil:
 		o.out = append(o.out, `"type":"file","file":{`...)
 		name := p.name
@@ -373,6 +376,8 @@ func (o *openAIWriter) file(p *part) {
 		o.refuse(cannot(o.path(p.place), "is a file that only its own provider can read; send its data"))
 	}
 }
+
+func isVideo(p *part) bool { return strings.HasPrefix(p.media, "video/") }
 
 func (o *openAIWriter) dataURL(name string, p *part) {
 	o.member(name)

@@ -24,6 +24,7 @@ type relay struct {
 	begun   bool
 	closed  bool
 	content int // bytes of output
+	media   int // and of images and sound
 	ended   bool
 	found   answer
 	event   event // the one that is being written
@@ -109,6 +110,14 @@ func (r *relay) emit(given *event) {
 		if e.kind == evRedacted {
 			e.text = tagSign(r.op.Dialect(), r.dialect, e.text)
 		}
+	case evMedia:
+		if !r.carries(e) {
+			r.fail(NoPlace)
+			return
+		}
+		r.media += len(e.text)
+		r.content += 4 // bytes are no measure of its tokens
+		r.found.tokens++
 	case evToolStart:
 		r.content += len(e.name)
 		r.found.tokens++
@@ -133,7 +142,7 @@ func (r *relay) emit(given *event) {
 		r.found.finished = true
 		r.ended = true
 	}
-	if !r.client && r.content > r.context.MaxBody && !r.ended {
+	if !r.client && r.content+r.media > r.context.MaxBody && !r.ended {
 		r.fail("the server's answer is over the limit")
 		return
 	}

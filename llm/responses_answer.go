@@ -41,6 +41,7 @@ const (
 	itemMessage
 	itemCall
 	itemReasoning
+	itemImage
 	itemOther
 )
 
@@ -364,7 +365,7 @@ func (r *responsesEvents) item(s *jsonedit.Scanner, data []byte, index int, done
 	if seen.ended {
 		return
 	}
-	var kind, callID, name, args, secret lit
+	var kind, callID, name, args, secret, result, format lit
 	var content, summary, extra jsonedit.Scanner
 	var has struct{ content, summary, extra bool }
 	s.Object()
@@ -390,6 +391,10 @@ func (r *responsesEvents) item(s *jsonedit.Scanner, data []byte, index int, done
 				args = t.Of(data)
 			case "encrypted_content":
 				secret = t.Of(data)
+			case "result":
+				result = t.Of(data)
+			case "output_format":
+				format = t.Of(data)
 			}
 			continue
 		}
@@ -425,6 +430,14 @@ func (r *responsesEvents) item(s *jsonedit.Scanner, data []byte, index int, done
 				to.emit(&event{kind: evToolArgs, tool: seen.tool, text: args})
 			}
 			to.emit(&event{kind: evToolEnd, tool: seen.tool})
+		}
+	case "image_generation_call":
+		seen.kind = itemImage
+		if done && len(result) > 0 {
+			if format == nil {
+				format = lit("png")
+			}
+			to.emit(&event{kind: evMedia, name: append(lit("image/"), format...), text: result})
 		}
 	case "reasoning":
 		seen.kind = itemReasoning

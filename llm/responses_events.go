@@ -6,6 +6,7 @@ package llm
 import (
 	"bytes"
 	"strconv"
+	"strings"
 )
 
 // This file writes answers of OpenAI's Responses, whole and as a stream. The
@@ -20,7 +21,7 @@ type outItem struct {
 	name   lit
 	sign   lit       // encrypted content of reasoning, signature of a call
 	texts  []outText // parts of a message, or the one of a summary
-	args   lit
+	args   lit       // of a call; the data of an image
 	ended  bool
 }
 
@@ -84,6 +85,8 @@ func (w *responsesStream) write(out []byte, e *event) []byte {
 		out, item := w.open(out, itemReasoning)
 		item.sign = clone(e.text)
 		return w.endItem(out, len(w.items)-1, "completed")
+	case evMedia:
+		return w.image(out, e)
 	case evToolStart:
 		out = w.endOpen(out)
 		w.items = append(w.items, outItem{
@@ -241,6 +244,17 @@ func (w *responsesStream) text(out []byte, e *event) []byte {
 		out = append(out, `,"logprobs":[]`...)
 	}
 	return w.shut(out)
+}
+
+// image writes an image, which comes whole.
+func (w *responsesStream) image(out []byte, e *event) []byte {
+	out = w.endOpen(out)
+	n := len(w.items)
+	w.items = append(w.items, outItem{kind: itemImage, id: w.itemID("ig_", n), name: clone(e.name)})
+	w.keep(&w.items[n].args, e.text)
+	out = w.added(out, n)
+	out = w.shut(w.ofItem(out, "response.image_generation_call.completed", n))
+	return w.endItem(out, n, "completed")
 }
 
 // endText ends the last part of a message.
@@ -406,6 +420,8 @@ func (w *responsesWhole) end(out []byte) []byte {
 				r.items = append(r.items, outItem{kind: itemReasoning, id: s.itemID("rs_", n), sign: b.sign, texts: []outText{{text: b.text}}})
 			case evRedacted:
 				r.items = append(r.items, outItem{kind: itemReasoning, id: s.itemID("rs_", n), sign: b.sign})
+			case evMedia:
+				r.items = append(r.items, outItem{kind: itemImage, id: s.itemID("ig_", n), name: b.name, args: b.text})
 			case evToolStart:
 				item := outItem{kind: itemCall, id: s.itemID("fc_", n), callID: b.id, name: b.name, sign: b.sign, args: b.text}
 				if len(item.args) == 0 {
@@ -509,6 +525,14 @@ func appendItem(b []byte, item *outItem, status string) []byte {
 			b = append(b, `,"extra_content":{"google":{`...)
 			b = append(appendText(b, "thought_signature", item.sign), "}}"...)
 		}
+	case itemImage:
+		b = appendText(appendText(append(b, `{"type":"image_generation_call"`...), "id", item.id), "status", lit(status))
+		if status == "in_progress" {
+			b = append(b, `,"result":null`...)
+			break
+		}
+		b = appendText(b, "output_format", literal(strings.TrimPrefix(item.name.String(), "image/")))
+		b = appendText(b, "result", item.args)
 	default:
 		b = appendText(append(b, `{"type":"message"`...), "id", item.id)
 		b = append(appendText(b, "status", lit(status)), `,"role":"assistant","content":[`...)

@@ -21,6 +21,8 @@ type item struct {
 	args    lit
 	secret  lit // encrypted_content
 	sign    lit // of a call, in extra_content
+	result  lit // the data of an image
+	format  lit // its output_format
 	cache   []byte
 	content saved
 	output  saved
@@ -70,6 +72,10 @@ func (r *responsesReader) item(i int) {
 			m.summary = r.save()
 		case "extra_content":
 			m.sign = r.signature()
+		case "result":
+			m.result = r.text("result")
+		case "output_format":
+			m.format = r.text("output_format")
 		case "cache_control":
 			m.cache = r.raw()
 		case "id", "status", "phase":
@@ -121,6 +127,17 @@ func (r *responsesReader) itemOf(i int, m *item) {
 		r.add(p)
 	case "reasoning":
 		r.thought(i, m)
+	case "image_generation_call": // of an earlier answer
+		if len(m.result) == 0 {
+			r.ignore("input.image_generation_call", nil)
+			return
+		}
+		r.assistant(i)
+		p := part{kind: partImage, data: m.result, media: "image/png", place: whole}
+		if m.format != nil {
+			p.media = "image/" + m.format.String()
+		}
+		r.add(p)
 	case "item_reference":
 		r.stored(at("input", i))
 	default:

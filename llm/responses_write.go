@@ -237,6 +237,8 @@ func (o *responsesWriter) file(p *part) {
 	}
 	o.out = append(o.out, `"type":"input_file"`...)
 	switch {
+	case isVideo(p):
+		o.refuse(cannot(o.path(p.place), "is a video, which this server does not take"))
 	case p.data != nil:
 		name := p.name
 		if len(name) == 0 {

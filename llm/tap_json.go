@@ -11,14 +11,15 @@ import "github.com/penstock/penstock/internal/jsonedit"
 // passes and tells nothing.
 type jsonWalk struct {
 	op     Op
-	depth  int     // open brackets
-	kind   [4]byte // the bracket at depth 1, 2 and 3
-	second int     // index of the element at depth 2, in an array
-	top    topic   // the member of the top level that the walk is in
+	depth  int      // open brackets
+	kind   [12]byte // the bracket at each depth from 1 on; names further down are taken for content
+	second int      // index of the element at depth 2, in an array
+	top    topic    // the member of the top level that the walk is in
 
 	inString bool
 	escaped  bool
 	isName   bool // the string is a member name
+	about    bool // the string says something about the output, and is none
 	wantName bool // the next string is a member name
 	name     [nameRoom]byte
 	nameSize int // may be more than the room: no name known here
@@ -28,7 +29,7 @@ type jsonWalk struct {
 	at      int    // depth at which the captured value ends
 	held    []byte // of the captured value, from earlier inputs
 
-	content    int // bytes of strings in choices or output
+	content    int // bytes of the output's strings in choices or output
 	incomplete bool
 	errorLike  bool   // object is "error": vLLM's older form
 	message    string // the top-level message
@@ -148,6 +149,7 @@ func (t *Tap) feedJSON(in []byte) {
 			if w.depth == 0 {
 				w.dead = true
 			}
+			w.about = w.top >= topicOutput && !w.wantName && w.tells()
 			w.inString, w.isName, w.nameSize = true, w.wantName, 0
 		case ':':
 			if !w.wantName {
@@ -214,7 +216,7 @@ func (w *jsonWalk) text(in []byte, i int) int {
 			copy(w.name[w.nameSize:], in[i:end])
 		}
 		w.nameSize += end - i
-	} else if w.top >= topicOutput {
+	} else if w.top >= topicOutput && !w.about {
 		w.content += end - i
 	}
 	if end == len(in) {
@@ -227,6 +229,19 @@ func (w *jsonWalk) text(in []byte, i int) int {
 		w.inString = false
 	}
 	return end
+}
+
+// tells says that the member that was named last is about the output.
+func (w *jsonWalk) tells() bool {
+	if w.depth >= len(w.kind) || w.kind[w.depth] != '{' || w.nameSize > nameRoom {
+		return false
+	}
+	switch string(w.name[:w.nameSize]) {
+	case "role", "type", "id", "call_id", "status", "object", "finish_reason", "finishReason", "signature", "thoughtSignature",
+		"encrypted_content", "category", "probability":
+		return true
+	}
+	return false
 }
 
 // comma follows a closing bracket or a comma.

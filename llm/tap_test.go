@@ -138,6 +138,7 @@ func TestMidEvent(t *testing.T) {
 }
 
 // TestHeldIsBounded: an event over the bound passes unedited and at once.
+// (B39)
 func TestHeldIsBounded(t *testing.T) {
 	tap := llm.NewTap(llm.TapOptions{Op: llm.OpChat, Stream: true, DropUsage: true, AnswerModel: "asked"})
 	part := []byte(strings.Repeat("x", 1<<20))

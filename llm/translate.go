@@ -167,6 +167,9 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 	c.ownSigns(b.Dialect)
 	c.stream, c.usage, c.maxTokens = r.Stream, r.IncludeUsage, r.MaxTokens
 	w := &requestWriter{chat: c, backend: &b}
+	if b.Dialect != DialectGemini {
+		w.withoutShown()
+	}
 	w.out = make([]byte, 0, len(r.body)+len(r.body)/8+512)
 	codecs[b.Dialect].writeRequest(w)
 	w.leftOver()

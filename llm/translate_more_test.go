@@ -29,6 +29,7 @@ func translated(t testing.TB, op llm.Op, body string, b llm.Backend) *llm.Transl
 
 // TestThinkingComesBack: what a model thought, its signature and its calls go to
 // a server of the other dialect and back unchanged, in requests and in answers.
+// (B59)
 func TestThinkingComesBack(t *testing.T) {
 	turn := `{"role":"assistant","content":[{"type":"thinking","thinking":"hm \u00fc","signature":"Eq/+B=="},{"type":"redacted_thinking","data":"zz"},{"type":"text","text":"calling"},{"type":"tool_use","id":"toolu_1","name":"f","input":{"x":"a\n"}}]}`
 	request := `{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"hi"},` + turn + `,{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"42"}]}]}`
@@ -142,30 +143,44 @@ func TestRepeatedArguments(t *testing.T) {
 	}
 }
 
-// TestLargeBodies: a thousand tools and calls, an image of 20 MB.
+// TestLargeBodies: a thousand tools, calls and results, and an image of 20 MB, of
+// each front for each other server: nothing is lost.
 func TestLargeBodies(t *testing.T) {
-	var tools, calls, results []string
-	for i := range 1000 {
-		tools = append(tools, fmt.Sprintf(`{"type":"function","function":{"name":"f%d"}}`, i))
-		calls = append(calls, fmt.Sprintf(`{"id":"c%d","type":"function","function":{"name":"f%d","arguments":"{}"}}`, i, i))
-		results = append(results, fmt.Sprintf(`{"role":"tool","tool_call_id":"c%d","content":"%d"}`, i, i))
+	const n = 1000
+	list := func(form string) string {
+		var out []string
+		for i := range n {
+			out = append(out, strings.ReplaceAll(form, "#", fmt.Sprint(i)))
+		}
+		return strings.Join(out, ",")
 	}
 	image := strings.Repeat("iVBO", 5<<20)
-	body := `{"model":"m","tools":[` + strings.Join(tools, ",") + `],"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + image + `"}}]},{"role":"assistant","tool_calls":[` + strings.Join(calls, ",") + `]},` + strings.Join(results, ",") + `]}`
-	there := translated(t, llm.OpChat, body, llm.Backend{Dialect: llm.DialectAnthropic, Model: "m"})
-	var anthropic struct {
-		Tools    []any
-		Messages []struct{ Content []any }
+	bodies := map[llm.Op]string{
+		llm.OpChat: `{"model":"m","tools":[` + list(`{"type":"function","function":{"name":"f#","description":"tool-#"}}`) + `],"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + image + `"}}]},{"role":"assistant","tool_calls":[` +
+			list(`{"id":"c#","type":"function","function":{"name":"f#","arguments":"{\"x\":\"call-#\"}"}}`) + `]},` + list(`{"role":"tool","tool_call_id":"c#","content":"result-#"}`) + `]}`,
+		llm.OpResponses: `{"model":"m","tools":[` + list(`{"type":"function","name":"f#","description":"tool-#"}`) + `],"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,` + image + `"}]},` +
+			list(`{"type":"function_call","call_id":"c#","name":"f#","arguments":"{\"x\":\"call-#\"}"}`) + `,` + list(`{"type":"function_call_output","call_id":"c#","output":"result-#"}`) + `]}`,
+		llm.OpMessages: `{"model":"m","max_tokens":9,"tools":[` + list(`{"name":"f#","description":"tool-#","input_schema":{"type":"object"}}`) + `],"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + image + `"}}]},{"role":"assistant","content":[` +
+			list(`{"type":"tool_use","id":"c#","name":"f#","input":{"x":"call-#"}}`) + `]},{"role":"user","content":[` + list(`{"type":"tool_result","tool_use_id":"c#","content":"result-#"}`) + `]}]}`,
+		llm.OpGenerate: `{"tools":[{"functionDeclarations":[` + list(`{"name":"f#","description":"tool-#"}`) + `]}],"contents":[{"role":"user","parts":[{"inlineData":{"mimeType":"image/png","data":"` + image + `"}}]},{"role":"model","parts":[` +
+			list(`{"functionCall":{"name":"f#","args":{"x":"call-#"}}}`) + `]},{"role":"user","parts":[` + list(`{"functionResponse":{"name":"f#","response":{"output":"result-#"}}}`) + `]}]}`,
 	}
-	if err := json.Unmarshal(there.Body, &anthropic); err != nil {
-		t.Fatal(err)
-	}
-	if len(anthropic.Tools) != 1000 || len(anthropic.Messages) != 3 || len(anthropic.Messages[1].Content) != 1000 || len(anthropic.Messages[2].Content) != 1000 {
-		t.Errorf("%d tools, %d messages", len(anthropic.Tools), len(anthropic.Messages))
-	}
-	back := translated(t, llm.OpMessages, string(there.Body), llm.Backend{Dialect: llm.DialectOpenAI, Model: "m"})
-	if !json.Valid(back.Body) || !strings.Contains(string(back.Body), image) || strings.Count(string(back.Body), `"role":"tool"`) != 1000 {
-		t.Error("what came back is not what went there")
+	for op, body := range bodies {
+		for d := llm.DialectOpenAI; d <= llm.DialectBedrock; d++ {
+			if d == op.Dialect() || !llm.Speaks(op, d) {
+				continue
+			}
+			tr := translated(t, op, body, llm.Backend{Dialect: d, Model: "m"})
+			out := string(tr.Body)
+			for _, mark := range []string{"tool-", "call-", "result-"} {
+				if got := strings.Count(out, mark); got != n {
+					t.Errorf("%v for %v: %d of %s", op, d, got, mark)
+				}
+			}
+			if !json.Valid(tr.Body) || strings.Count(out, image) != 1 || len(tr.Dropped) > 0 {
+				t.Errorf("%v for %v: what came out is not what went in: %v", op, d, tr.Dropped)
+			}
+		}
 	}
 }
 
@@ -225,6 +240,7 @@ func TestManyParts(t *testing.T) {
 }
 
 // TestUsageConventions: the same tokens told in each convention are the same.
+// (B03, B23, B24)
 func TestUsageConventions(t *testing.T) {
 	want := llm.Usage{Input: 100, Output: 20, Cached: 60, CacheWrite: 10, Reasoning: 8, Reported: true}
 	for op, usage := range map[llm.Op]string{

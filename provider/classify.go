@@ -125,6 +125,8 @@ func ClassifyEnd(d llm.Dialect, output int, finish, failed string, err error) Ve
 	switch {
 	case err != nil:
 		return classifyError(http.StatusOK, err, true)
+	case failed == llm.NoPlace:
+		return Verdict{Class: Unsupported, Message: failed}
 	case failed != "":
 		e := evidence{isError: true, message: clean(failed)}
 		e.add(failed)

@@ -96,6 +96,7 @@ func TestClassifyErrors(t *testing.T) {
 		{context.DeadlineExceeded, 0, true, provider.Deadline},
 		{errors.New("odd"), 0, false, provider.Connect},
 		{errors.New("odd"), 0, true, provider.Reset},
+		{errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written"), 0, true, provider.Reset}, // B73
 		{&provider.Failure{Verdict: provider.Verdict{Class: provider.Auth}, Err: errors.New("x")}, 0, false, provider.Auth},
 	} {
 		if got := provider.Classify(llm.DialectOpenAI, c.status, nil, nil, c.err, c.sent); got.Class != c.want || got.Message != "" {
@@ -114,10 +115,11 @@ func TestClassifyEnd(t *testing.T) {
 		{5, "stop", "", nil, provider.OK},
 		{0, "stop", "", nil, provider.OK},
 		{0, "", "", nil, provider.OK},
-		{0, "model_context_window_exceeded", "", nil, provider.Empty}, // z.ai without quota
+		{0, "model_context_window_exceeded", "", nil, provider.Empty}, // z.ai without quota (B22)
 		{0, "insufficient_system_resource", "", nil, provider.Empty},
 		{3, "insufficient_system_resource", "", nil, provider.OK},
 		{0, "", "overloaded_error", nil, provider.Overloaded},
+		{0, "", llm.NoPlace, nil, provider.Unsupported},
 		{0, "", "Rate limit reached. Please try again in 2s.", nil, provider.StreamBroken},
 		{0, "", "", io.ErrUnexpectedEOF, provider.StreamBroken},
 		{0, "", "", context.Canceled, provider.Canceled},

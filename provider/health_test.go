@@ -239,6 +239,27 @@ penstock_provider_cooldowns_total{credential="a",provider="p",reason="timeout"} 
 	})
 }
 
+// B72: an attempt that is reported twice counts once, and what the client has
+// done wrong counts as nothing else.
+func TestB72FailuresCountOnce(t *testing.T) {
+	p := build(t, one, provider.Options{})
+	failures := func() int { return p.State("m").Credentials[0].Failures }
+	report := func(class provider.Class) {
+		c, _ := p.Pick("m", nil, 0)
+		at := p.Begin(c, "m")
+		at.End(verdict(class, 0), nil, 0)
+		at.End(verdict(class, 0), nil, 0)
+	}
+	for _, c := range []struct {
+		class provider.Class
+		want  int
+	}{{provider.Server, 1}, {provider.StreamBroken, 2}, {provider.Canceled, 2}, {provider.ContentPolicy, 0}, {provider.Server, 1}, {provider.ContextWindow, 0}} {
+		if report(c.class); failures() != c.want {
+			t.Errorf("after %v: %d failures, want %d", c.class, failures(), c.want)
+		}
+	}
+}
+
 func TestAccountsCool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := build(t, two, provider.Options{})
@@ -343,6 +364,7 @@ func TestHealthIsInherited(t *testing.T) {
 }
 
 // However many names come, what is kept is bounded.
+// (B39)
 func TestModelsAreBounded(t *testing.T) {
 	p := build(t, one, provider.Options{})
 	for i := range 5000 {

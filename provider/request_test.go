@@ -138,6 +138,7 @@ func TestRequests(t *testing.T) {
 }
 
 // A client's key, in whatever slot it comes, reaches no provider.
+// (B40, B41)
 func TestClientCredentialsStay(t *testing.T) {
 	const key = "sk-penstock-client"
 	h := http.Header{}

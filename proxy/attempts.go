@@ -137,7 +137,7 @@ func (x *exchange) tried(f *failure, began time.Time) {
 	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(began).Seconds()}
 	if f != nil {
 		t.Error = f.code()
-		if f.class != provider.OK {
+		if f.class != provider.OK && f.class != provider.Canceled { // the client has left, whoever saw it first
 			t.Error = f.class.String()
 		}
 	}

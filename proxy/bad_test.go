@@ -133,6 +133,7 @@ func TestBadServers(t *testing.T) {
 }
 
 // An event that never ends passes without being held in memory whole.
+// (B39)
 func TestEndlessEvent(t *testing.T) {
 	noLeaks(t)
 	s := model(t, func(w http.ResponseWriter, r *http.Request) {

@@ -106,13 +106,24 @@ func (a *answer) isJSON() bool {
 
 // whole reads what has come of a JSON answer, before its head is passed on: an
 // observer that is told the end with the head has less to do. What a provider
-// gives as an answer and is an error, or breaks off, is none.
+// gives as an answer and is an error, is empty, or breaks off, is none: of a
+// provider a small answer is read to its end.
 func (a *answer) whole() *failure {
 	if a.n > 0 {
 		a.feed()
 	}
 	if a.credential == nil || !a.x.op.AnswersJSON() {
 		return nil
+	}
+	begun := bytes.HasPrefix(bytes.TrimLeft(a.raw, " \t\r\n"), []byte("{")) // white space keeps clients waiting: it goes on
+	for begun && a.err == nil && !a.reader.Finished() && a.size < maxPreamble {
+		a.own()
+		if a.n, a.err = a.res.Body.Read(*a.buf); a.n > 0 {
+			a.feed()
+		}
+	}
+	if a.err != nil && a.err != io.EOF && !a.reader.Finished() {
+		return a.failed(a.err)
 	}
 	switch msg := a.reader.Failed(); {
 	case msg != "" && a.reader.Tokens() == 0:
@@ -172,11 +183,11 @@ func (a *answer) brokeWith(message string) *failure {
 // some providers tell in this way that an account is exhausted.
 func (a *answer) nothing() *failure {
 	r, op := a.reader, a.x.op
-	if a.credential == nil || a.err != io.EOF && !(a.sse && r.Finished()) { // the body may end later than what is in it
+	if a.credential == nil || a.err != io.EOF && !r.Finished() { // the body may end later than what is in it
 		return nil
 	}
 	finish := r.FinishReason()
-	if finish == "" && a.sse && (op == llm.OpChat || op == llm.OpCompletions) {
+	if finish == "" && (op == llm.OpChat || op == llm.OpCompletions || a.x.translation != nil) {
 		finish = "none" // where there is always one
 	}
 	v := provider.ClassifyEnd(a.dialect, r.Tokens(), finish, r.Failed(), nil)

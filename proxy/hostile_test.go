@@ -38,6 +38,7 @@ func hijacks(text string) http.HandlerFunc {
 // A client's time to take bytes does not run while there are none for it: a
 // model server may be slower than limits.writeIdle, before an answer and
 // within one, and its error arrives too.
+// (B67)
 func TestServerSlowerThanWriteIdle(t *testing.T) {
 	const pause = 700 * time.Millisecond
 	whole := func(w http.ResponseWriter, r *http.Request) { time.Sleep(pause); answers(200, answer)(w, r) }

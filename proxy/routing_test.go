@@ -6,6 +6,7 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -40,7 +41,8 @@ import (
 //
 //	config.yaml  without listeners; $A, $B, $C and $D are the servers' URLs, $AADDR and $APORT parts of them
 //	a, b, c, d   a server's script, a line for each request it gets, the last one for all further ones
-//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE, and name servers: $A/
+//	requests     a line each: [Header: value] … METHOD PATH BODY; BODY may be @FILE, and name servers: $A/;
+//	             with [Leave: TEXT] the client leaves when it has got TEXT, with [Leave: asked] when a server was asked
 //
 // Lines of a script:
 //
@@ -51,6 +53,9 @@ import (
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	raw FILE                  the file, head and body, with CR before each LF
+//	pieces FILE               likewise, every 40 bytes on their own
+//	gzip FILE                 likewise, each event compressed and on its own, though nobody asked for that
+//	after DURATION LINE       the line, later
 //	silent                    the head of a stream, and nothing more
 //	hang                      nothing
 //	reset                     the connection breaks
@@ -76,10 +81,12 @@ type scene struct {
 
 	mu    sync.Mutex
 	calls []string
+	leave context.CancelFunc // of the client, once a server was asked; nil: it stays
+	freed chan string        // servers whose request ended while they worked on it
 }
 
 func newScene(t *testing.T, c *golden.Case) *scene {
-	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16)}
+	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16), freed: make(chan string, 16)}
 	text := c.File(t, "config.yaml")
 	var urls []string
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -165,8 +172,16 @@ func (s *scene) ask(line string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r.Header = header
-	r = r.WithContext(httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	leave := header.Get("Leave")
+	header.Del("Leave")
+	if r.Header = header; leave == "asked" {
+		s.mu.Lock()
+		s.leave = cancel
+		s.mu.Unlock()
+	}
+	r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
 		fmt.Fprintf(&s.out, "%d %v\n", code, h)
 		return nil
 	}}))
@@ -175,10 +190,16 @@ func (s *scene) ask(line string) {
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
 	res, err := client.Do(r)
+	if leave == "asked" && err != nil {
+		s.out.WriteString("! the client has left\n")
+		s.sum()
+		return
+	}
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	got, err := io.ReadAll(res.Body)
+	got, err := readUntil(res.Body, leave)
+	cancel()
 	res.Body.Close()
 	fmt.Fprintf(&s.out, "%d\n", res.StatusCode)
 	for _, name := range slices.Sorted(maps.Keys(res.Header)) {
@@ -190,18 +211,48 @@ func (s *scene) ask(line string) {
 	if len(got) > 0 && got[len(got)-1] != '\n' {
 		s.out.WriteByte('\n')
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		s.out.WriteString("! the answer breaks off\n")
+	case leave != "":
+		s.out.WriteString("! the client has left\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(res.Trailer)) {
 		fmt.Fprintf(&s.out, "trailer %s: %s\n", name, strings.Join(res.Trailer[name], ", "))
 	}
+	s.sum()
+}
+
+// readUntil reads a body to its end, or until text has come.
+func readUntil(body io.Reader, text string) (got []byte, err error) {
+	if text == "" {
+		return io.ReadAll(body)
+	}
+	for buf := make([]byte, 4096); !bytes.Contains(got, []byte(text)); {
+		n, err := body.Read(buf)
+		if got = append(got, buf[:n]...); err != nil {
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+// sum writes down what the servers were asked, and the record.
+func (s *scene) sum() {
 	rec := <-s.records
+	if rec.Status == proxy.StatusClientClosed {
+		select {
+		case name := <-s.freed:
+			fmt.Fprintf(&s.out, "! %s need not go on\n", name)
+		case <-time.After(5 * time.Second):
+			s.t.Error("the server still works for a client that has left")
+		}
+	}
 	s.mu.Lock()
 	for _, c := range s.calls {
 		fmt.Fprintf(&s.out, "= %s\n", c)
 	}
-	s.calls = nil
+	s.calls, s.leave = nil, nil
 	s.mu.Unlock()
 	s.told(rec)
 	s.out.WriteByte('\n')
@@ -291,7 +342,11 @@ func (p *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.scene.mu.Lock()
 	p.scene.calls = append(p.scene.calls, call+" "+string(bytes.TrimSpace(body)))
+	leave := p.scene.leave
 	p.scene.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
 	p.play(w, r, body, line)
 }
 
@@ -326,8 +381,31 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		case "cut":
 			panic(http.ErrAbortHandler)
 		case "stall":
-			<-r.Context().Done()
+			p.wait(r)
 		}
+	case "pieces":
+		for piece := range slices.Chunk([]byte(p.scene.c.File(p.scene.t, rest)), 40) {
+			p.send(w, string(piece))
+			time.Sleep(time.Millisecond)
+		}
+	case "gzip":
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
+			p.kind(w, event)
+			io.WriteString(z, event)
+			z.Flush()
+			w.(http.Flusher).Flush()
+		}
+		z.Close()
+	case "after":
+		pause, line, _ := strings.Cut(rest, " ")
+		d, err := time.ParseDuration(pause)
+		if err != nil {
+			panic("script: " + line)
+		}
+		time.Sleep(d)
+		p.play(w, r, body, line)
 	case "slowly":
 		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
@@ -341,9 +419,9 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		}
 	case "silent":
 		p.send(w, "\n")
-		<-r.Context().Done()
+		p.wait(r)
 	case "hang":
-		<-r.Context().Done()
+		p.wait(r)
 	case "reset":
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err == nil {
@@ -355,12 +433,29 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 	}
 }
 
-func (p *scripted) send(w http.ResponseWriter, text string) {
+// wait does nothing until the gateway gives up.
+func (p *scripted) wait(r *http.Request) {
+	<-r.Context().Done()
+	select {
+	case p.scene.freed <- p.name:
+	default:
+	}
+}
+
+// kind says which of the two forms the answer that begins with text has.
+func (p *scripted) kind(w http.ResponseWriter, text string) {
+	if w.Header().Get("Content-Type") != "" {
+		return
+	}
 	kind := "text/event-stream"
 	if strings.HasPrefix(text, "{") {
 		kind = "application/json"
 	}
 	w.Header().Set("Content-Type", kind)
+}
+
+func (p *scripted) send(w http.ResponseWriter, text string) {
+	p.kind(w, text)
 	io.WriteString(w, text)
 	w.(http.Flusher).Flush()
 }

@@ -48,6 +48,7 @@ func TestAnswerCarriesTheNameThatWasAskedFor(t *testing.T) {
 	}
 }
 
+// B01: usage is asked for though the client has not, who does not see it.
 func TestStreamUsageIsAskedForAndTakenOut(t *testing.T) {
 	noLeaks(t)
 	var got atomic.Value
@@ -125,6 +126,7 @@ func TestEveryModeGivesTheSameBytes(t *testing.T) {
 	}
 }
 
+// B40, B41: what a client proves himself with goes to no server.
 func TestRequestHeadersAreCleaned(t *testing.T) {
 	var got atomic.Pointer[http.Header]
 	s := model(t, func(w http.ResponseWriter, r *http.Request) {
@@ -280,6 +282,7 @@ func TestBreakInMidStreamIsToldInTheStream(t *testing.T) {
 	}
 }
 
+// B14, B15: whoever leaves takes the work with him, before the first token too.
 func TestClientLeavesCancelsUpstream(t *testing.T) {
 	for _, phase := range []string{"prefill", "decode"} {
 		t.Run(phase, func(t *testing.T) {
@@ -325,6 +328,7 @@ func TestClientLeavesCancelsUpstream(t *testing.T) {
 	}
 }
 
+// B67, B68: each phase has a time of its own; one that runs out in a stream is told in it.
 func TestPhaseTimeouts(t *testing.T) {
 	hang := func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)

@@ -139,6 +139,7 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.buf.Write(p)
 }
 
+// B39: what waits for a slow sink is bounded.
 func TestSlowSinkNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
