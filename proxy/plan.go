@@ -113,12 +113,8 @@ func (x *exchange) unfit(tg *target) string {
 	switch {
 	case tg.provider == nil && !tg.serves(x):
 		return notThisPath
-	case tg.provider == nil && translates(x.op) && x.op.Further() && !tg.paths[x.path] && !llm.Speaks(x.op, llm.DialectOpenAI):
+	case !x.op.Counts() && !x.has(tg): // the gateway can count, if nobody else does
 		return fmt.Sprintf("it has no %s", x.op)
-	case tg.provider != nil:
-		if d, ok := tg.provider.SpeaksModel(x.op, tg.named(x)); !ok || !llm.Speaks(x.op, d) {
-			return fmt.Sprintf("it has no %s", x.op)
-		}
 	}
 	if why := x.outside(tg); why != "" {
 		return why
@@ -131,18 +127,18 @@ func (x *exchange) unfit(tg *target) string {
 	return x.incapable(tg)
 }
 
-// translates says that requests of this kind can be put into another dialect.
-func translates(op llm.Op) bool {
-	switch op {
-	case llm.OpChat, llm.OpMessages, llm.OpGenerate, llm.OpResponses:
-		return true
+// has says that tg has the operation, in the client's dialect or another.
+func (x *exchange) has(tg *target) bool {
+	if tg.provider == nil {
+		return !x.op.Translates() || !x.op.Further() || tg.paths[x.path] || llm.Speaks(x.op, llm.DialectOpenAI)
 	}
-	return false
+	d, ok := tg.provider.SpeaksModel(x.op, tg.named(x))
+	return ok && llm.Speaks(x.op, d)
 }
 
 // serves says that a pool's members serve the path.
 func (tg *target) serves(x *exchange) bool {
-	return !x.op.Further() || x.upgrades() || tg.paths[x.path] || translates(x.op)
+	return !x.op.Further() || x.upgrades() || tg.paths[x.path] || x.op.Translates()
 }
 
 // outside says why the request may not be processed where tg is. No fallback

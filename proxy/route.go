@@ -269,7 +269,7 @@ func (x *exchange) match(host string) *llm.Error {
 // elsewhere says that an operation may be served although no pool has its path:
 // by translation, or by a provider.
 func (t *table) elsewhere(op llm.Op, path string) bool {
-	return translates(op) || len(t.cfg.Providers) > 0 && (op != llm.OpOther || provider.PassesOn(path))
+	return op.Translates() || len(t.cfg.Providers) > 0 && (op != llm.OpOther || provider.PassesOn(path))
 }
 
 // choose draws a target by weight, which the weights must allow.
