@@ -192,7 +192,7 @@ func (x *exchange) ask(tried []string) *llm.Error {
 		x.pick.Done(epp.Outcome{Err: errRetried})
 		x.pick = nil
 	}
-	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
+	q := pickRequest(x.record.RequestID, x.target.named(x), x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.outBody
 	if x.rule != nil {
 		q.Method, q.Host, q.Path, q.Model = x.r.Method, x.http.host, x.http.path, x.req.Model

@@ -29,6 +29,7 @@ type plan struct {
 	chain     []fallback // that follow, in order
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
+	star      string     // what the * of the model's name stands for; "": nothing
 	tried     []*target
 	models    []*model // whose targets and fallbacks have been taken up
 	here      int      // attempts at the target, a provider
@@ -58,6 +59,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 		return llm.ModelNotFound(asked)
 	}
 	x.model, x.service = m, &m.service
+	x.plan.star, _ = config.MatchStar(m.name, asked)
 	if m.name != asked && !m.wild {
 		x.record.Alias = m.name
 	}
@@ -111,6 +113,8 @@ const notThisPath = "the path is not served there"
 // unfit says why tg cannot serve the request, "" if it can.
 func (x *exchange) unfit(tg *target) string {
 	switch {
+	case tg.star != "" && x.plan.star == "":
+		return "the name that is asked for has nothing for the * of " + tg.star
 	case tg.provider == nil && !tg.serves(x):
 		return notThisPath
 	case !x.op.Counts() && !x.has(tg): // the gateway can count, if nobody else does
@@ -443,13 +447,18 @@ func (x *exchange) nobody() *llm.Error {
 // title is the target as headers and records have it.
 func (x *exchange) title(tg *target) string {
 	if tg.model == "" && x.rule == nil {
-		return tg.label + "/" + x.record.ModelAsked
+		return tg.where() + "/" + tg.named(x)
 	}
 	return tg.label
 }
 
 // named is the model's name at the target.
-func (tg *target) named(x *exchange) string { return cmp.Or(tg.model, x.record.ModelAsked) }
+func (tg *target) named(x *exchange) string {
+	if tg.star != "" {
+		return strings.Replace(tg.star, "*", x.plan.star, 1)
+	}
+	return cmp.Or(tg.model, x.record.ModelAsked)
+}
 
 // where is the pool or provider, as metrics have it.
 func (tg *target) where() string {
