@@ -222,7 +222,7 @@ func (b *builder) target(name, model string) (*target, error) {
 	}
 	tg := &target{
 		label: name, pool: name, weight: 1, plain: pc.Plain, apiKey: pc.APIKey, backend: b.backends[name], upstream: u,
-		counts: b.server.metrics.target(model, name),
+		counts: b.server.metrics.target(model, name, len(b.cfg.Models)),
 		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 	}
 	tg.quirks = llm.Quirks{MaxTokens: true, SystemRole: true} // which every engine knows
@@ -235,7 +235,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	if p == nil {
 		return nil, fmt.Errorf("no provider %s", name)
 	}
-	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name)}
+	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name, len(b.cfg.Models))}
 	q := p.Quirks()
 	if tg.quirks = quirksOf(q); q.Name != "" && q.Name != "openai" {
 		tg.ways = tg.quirks
