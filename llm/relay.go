@@ -24,6 +24,7 @@ type relay struct {
 	begun   bool
 	closed  bool
 	content int // bytes of output
+	probs   int // bytes of how likely its tokens were
 	ended   bool
 	found   answer
 	event   event // the one that is being written
@@ -100,7 +101,10 @@ func (r *relay) emit(given *event) {
 	case evSignature:
 		e.text = tagSign(r.op.Dialect(), r.dialect, e.text)
 	case evText, evReasoning, evRefusal, evRedacted, evToolArgs:
-		if len(e.text) == 0 && e.kind != evToolArgs {
+		if r.probs += len(e.probs); r.op == OpMessages {
+			e.probs = nil // it has no word for them
+		}
+		if len(e.text) == 0 && e.kind != evToolArgs && e.probs == nil {
 			return
 		}
 		if r.content += len(e.text); len(e.text) > 0 {
@@ -133,7 +137,7 @@ func (r *relay) emit(given *event) {
 		r.found.finished = true
 		r.ended = true
 	}
-	if !r.client && r.content > r.context.MaxBody && !r.ended {
+	if !r.client && r.content+r.probs > r.context.MaxBody && !r.ended {
 		r.fail("the server's answer is over the limit")
 		return
 	}
