@@ -30,7 +30,7 @@ type Model struct {
 type Target struct {
 	Pool         string         `yaml:"pool"`
 	Provider     string         `yaml:"provider"`
-	Model        string         `yaml:"model"`                        // upstream model name; empty: the name that was asked for, aliases resolved
+	Model        string         `yaml:"model"`                        // upstream model name; empty: the name that was asked for, aliases resolved; a * in it: what the * of the model's name stands for
 	Weight       *int           `yaml:"weight" min:"0" max:"1000000"` // share among the targets of one priority; nil: 1; 0: none
 	Priority     int            `yaml:"priority" min:"0" max:"1000"`  // lower ones are tried first
 	When         string         `yaml:"when"`                         // CEL over what is known of the request; empty: always

@@ -341,7 +341,7 @@ func meanings() map[string]string {
 		"Fallback.virtualModel":   "Another model of the list, with its targets and fallbacks.",
 		"Fallback.pool":           "Name of a pool.",
 		"Fallback.provider":       "Name of a provider.",
-		"Fallback.model":          "Name at the servers.",
+		"Fallback.model":          "Name at the servers, as at a target.",
 		"Fallback.when":           "Condition in CEL.",
 		"Fallback.defaults":       "As for a target.",
 		"Fallback.overrides":      "As for a target.",
@@ -357,7 +357,7 @@ func meanings() map[string]string {
 		"Key.hash":                "`sha256:` and the digest of the key in hex.",
 		"Key.tier":                "Tier of requests with this key; unless set, the tenant's.",
 		"Key.models":              "Models that may be asked for, names or patterns with one `*`; unless set, every one.",
-		"Target.model":            "Name at the servers; unless set, the name of the model.",
+		"Target.model":            "Name at the servers; a `*` in it is what the `*` of the model's name stands for. Unless set, the name that was asked for.",
 		"Target.weight":           "Share among the targets; 1 unless set, 0 for none.",
 
 		"Route.name":       "Name, in metrics and records.",

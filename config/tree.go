@@ -22,7 +22,8 @@ import (
 const (
 	maxFile    = 4 << 20
 	maxDepth   = 64
-	maxKeys    = 20_000
+	maxKeys    = 200_000 // ten thousand models have half as many
+	maxInOne   = 20_000  // keys of one mapping
 	maxAnchors = 100
 	maxAliases = 1_000
 	maxNodes   = 500_000 // after aliases are followed
@@ -147,7 +148,10 @@ func readTree(file string, text []byte) (root *node, ps Problems) {
 		return fail(line, col, what, "save the file as UTF-8 text")
 	}
 	tokens := lexer.Tokenize(string(text))
-	bounds := TokenBounds{Depth: maxDepth, Keys: maxKeys, Anchors: maxAnchors, Aliases: maxAliases, KeysHint: "keep long lists of members in a file of their own (members.file)"}
+	bounds := TokenBounds{
+		Depth: maxDepth, Keys: maxKeys, InOne: maxInOne, Anchors: maxAnchors, Aliases: maxAliases,
+		KeysHint: "keep long lists of members in a file of their own (members.file), and write models of one kind as one pattern (openai/*)",
+	}
 	if p := bounds.Check(tokens); p != nil {
 		p.File = file
 		return nil, Problems{p}
@@ -231,20 +235,44 @@ func checkBytes(text []byte) (line, col int, what string) {
 // recurses.
 type TokenBounds struct {
 	Depth, Keys, Anchors, Aliases int
+	InOne                         int    // keys of one mapping, and of those that stand like it in a list; 0: no bound of its own
 	KeysHint                      string // what to do about too many keys
+}
+
+// level is a mapping that is open, in block style with its indentation.
+type level struct{ indent, keys int }
+
+// enter counts a key, or an entry of a list, on a line that begins at indent. Of
+// entries that is no key.
+func enter(open []level, indent, keys int) []level {
+	for len(open) > 0 && open[len(open)-1].indent > indent {
+		open = open[:len(open)-1]
+	}
+	if len(open) == 0 || open[len(open)-1].indent < indent {
+		open = append(open, level{indent: indent})
+	}
+	open[len(open)-1].keys += keys
+	return open
 }
 
 // Check says what is beyond the bounds; nil: nothing.
 func (b TokenBounds) Check(tokens token.Tokens) *Problem {
-	var flow, keys, anchors, aliases, line, inLine int
+	var keys, anchors, aliases, line, inLine, from, indent, most int
+	var flow, block []level
 	for _, t := range tokens {
 		what, hint := "", ""
+		if t.Position.Line != from && t.Type != token.CommentType {
+			from, indent = t.Position.Line, t.Position.Column-1
+		}
 		switch t.Type {
 		case token.SequenceStartType, token.MappingStartType:
-			flow++
+			flow = append(flow, level{})
 		case token.SequenceEndType, token.MappingEndType:
-			flow = max(flow-1, 0)
+			flow = flow[:max(len(flow)-1, 0)]
 		case token.SequenceEntryType, token.MappingKeyType, token.TagType:
+			if t.Type == token.SequenceEntryType && len(flow) == 0 {
+				block = enter(block, indent, 0)
+			}
 			// Each of these on one line may open a level.
 			if t.Position.Line != line {
 				line, inLine = t.Position.Line, 0
@@ -252,16 +280,25 @@ func (b TokenBounds) Check(tokens token.Tokens) *Problem {
 			inLine++
 		case token.MappingValueType:
 			keys++
+			if n := len(flow); n > 0 {
+				flow[n-1].keys++
+				most = max(most, flow[n-1].keys)
+			} else {
+				block = enter(block, indent, 1)
+				most = max(most, block[len(block)-1].keys)
+			}
 		case token.AnchorType:
 			anchors++
 		case token.AliasType:
 			aliases++
 		}
 		switch {
-		case flow > b.Depth || inLine > b.Depth || flow == 0 && t.Type == token.MappingValueType && t.Position.IndentLevel > b.Depth:
+		case len(flow) > b.Depth || inLine > b.Depth || len(block) > b.Depth:
 			what = fmt.Sprintf("is nested more than %d levels deep", b.Depth)
 		case keys > b.Keys:
 			what, hint = fmt.Sprintf("has more than %d keys", b.Keys), b.KeysHint
+		case b.InOne > 0 && most > b.InOne:
+			what = fmt.Sprintf("has more than %d keys in one mapping", b.InOne)
 		case anchors > b.Anchors:
 			what = fmt.Sprintf("has more than %d anchors", b.Anchors)
 		case aliases > b.Aliases:

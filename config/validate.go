@@ -290,7 +290,7 @@ func (v *validator) sameMatch(path string, r *Route, same map[string]string) {
 	}
 	for _, l := range orAll(r.Listeners) {
 		for _, h := range orAll(r.Hosts) {
-			if len(same) > maxKeys {
+			if len(same) > maxInOne {
 				return // far more than a person writes
 			}
 			key := strconv.Quote(l) + strconv.Quote(h) + r.PathPrefix

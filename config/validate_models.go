@@ -20,7 +20,7 @@ func (v *validator) models() {
 	for i := range v.c.Models {
 		byName[v.c.Models[i].Name] = &v.c.Models[i]
 	}
-	places := v.places()
+	places, resolve := v.places(), v.c.Resolver()
 	for i := range v.c.Models {
 		m, path := &v.c.Models[i], joinIndex("models", i)
 		v.pattern(path+".name", m.Name)
@@ -30,13 +30,20 @@ func (v *validator) models() {
 		switch {
 		case m.Alias != "":
 			v.alias(path, m, byName, known)
+			if end := resolve(m.Name); end != nil && end.Carries() {
+				v.fail(path+".alias", fmt.Sprintf("a target of %q takes what * stands for, and an alias has nothing for it", end.Name), "let this name have targets of its own")
+			}
 			continue
 		case len(m.Targets) == 0:
 			v.fail(path+".targets", "model has no targets", "add targets: [{pool: NAME}] or [{provider: NAME}], or alias: MODEL")
 		}
 		v.targets(path, m, places)
 		for j := range m.Fallbacks {
-			v.fallback(joinIndex(path+".fallbacks", j), m, &m.Fallbacks[j], places, known)
+			f, fp := &m.Fallbacks[j], joinIndex(path+".fallbacks", j)
+			v.fallback(fp, m, f, places, byName, known)
+			if end := resolve(f.VirtualModel); end != nil && end.Carries() && !strings.Contains(m.Name, "*") {
+				v.fail(fp+".virtualModel", fmt.Sprintf("a target of %q takes what * stands for, and %q has no *", end.Name, m.Name), "write a provider and the model's name there: {provider: NAME, model: NAME}")
+			}
 		}
 		if m.Degraded != nil && m.Degraded.Text == "" {
 			v.fail(path+".degraded.text", "is missing", "write what clients are told when nobody else answers")
@@ -97,9 +104,7 @@ func (v *validator) target(path string, m *Model, t *Target, known *places) {
 	case v.plain(t.Pool):
 		v.fail(path+".pool", fmt.Sprintf("pool %q is plain: its members are no model servers", t.Pool), "name another pool, or take plain away")
 	}
-	if t.Model != "" {
-		v.modelName(path+".model", t.Model)
-	}
+	v.upstreamName(path+".model", m, t.Model)
 	for _, section := range []struct {
 		key string
 		m   map[string]any
@@ -123,9 +128,29 @@ func (v *validator) target(path string, m *Model, t *Target, known *places) {
 	v.modelTimeouts(path+".timeouts", t.Timeouts, m.Timeouts.Or(v.c.Timeouts))
 }
 
+// upstreamName checks the name at a target of m, which may carry what a * stands
+// for.
+func (v *validator) upstreamName(path string, m *Model, name string) {
+	switch strings.Count(name, "*") {
+	case 0:
+		if name != "" {
+			v.modelName(path, name)
+		}
+	case 1:
+		if strings.Count(m.Name, "*") != 1 {
+			v.fail(path, fmt.Sprintf("%q takes what * stands for in the model's name, and %q has no *", name, m.Name), "write the whole name, or give the model a name with one *, such as openai/*")
+		}
+		if rest := strings.Replace(name, "*", "", 1); rest != "" {
+			v.modelName(path, rest)
+		}
+	default:
+		v.fail(path, fmt.Sprintf("%q has more than one *", name), "one * takes what * stands for in the model's name")
+	}
+}
+
 func modalities() []string { return []string{"text", "image", "audio", "file"} }
 
-func (v *validator) fallback(path string, m *Model, f *Fallback, known *places, models []string) {
+func (v *validator) fallback(path string, m *Model, f *Fallback, known *places, byName map[string]*Model, models []string) {
 	for i, class := range f.On {
 		switch class {
 		case FallbackGeneral, FallbackContextWindow, FallbackContentPolicy:
@@ -143,7 +168,7 @@ func (v *validator) fallback(path string, m *Model, f *Fallback, known *places, 
 		v.fail(path+".virtualModel", "a fallback is a model of this list, a pool or a provider", "keep one of them")
 	case f.VirtualModel == m.Name:
 		v.fail(path+".virtualModel", "a model cannot be its own fallback", "")
-	case !slices.Contains(models, f.VirtualModel):
+	case byName[f.VirtualModel] == nil:
 		v.dangling(path+".virtualModel", "models", "model", f.VirtualModel, models)
 	}
 	if f.Defaults != nil || f.Overrides != nil || f.Capabilities != nil || f.Timeouts != (Timeouts{}) {

@@ -66,9 +66,10 @@ type weighted struct {
 func newRules(cfg *config.Config, b Backend, in *ServerInstruments) *rules {
 	name := b.Pool.Config().Name
 	r := &rules{Backend: b, models: map[string][]weighted{}, limits: cfg.Limits, total: cfg.Timeouts.Total.D(), counts: in.of(name)}
+	resolve := cfg.Resolver()
 	for i := range cfg.Models {
 		asked := cfg.Models[i].Name
-		m := cfg.Resolve(asked)
+		m := resolve(asked)
 		if m == nil {
 			continue
 		}

@@ -3,7 +3,11 @@
 
 package llm
 
-import "github.com/penstock/penstock/internal/jsonedit"
+import (
+	"strings"
+
+	"github.com/penstock/penstock/internal/jsonedit"
+)
 
 // Body returns the body to send upstream: the original slice when e changes
 // nothing, else a copy with the edits spliced in at the byte offsets. Usage is
@@ -23,6 +27,12 @@ func (r *Request) Edited(e Edits) (body []byte, dropped []string) {
 		}
 		edits = append(edits, jsonedit.Edit{Span: r.offsets.model, Text: text})
 	}
+	if e.Model != "" && e.Model != r.Model && len(r.offsets.inner) > 0 {
+		text := jsonedit.AppendString(nil, collected(e.Model))
+		for _, span := range r.offsets.inner {
+			edits = append(edits, jsonedit.Edit{Span: span, Text: text})
+		}
+	}
 	if e.IncludeUsage && !e.Quirks.NoStreamOptions && r.Stream && !r.IncludeUsage && (r.Op == OpChat || r.Op == OpCompletions) {
 		edits = append(edits, r.askUsage())
 		if n := len(edits); n == 2 && edits[1].Start < edits[0].Start {
@@ -37,6 +47,15 @@ func (r *Request) Edited(e Edits) (body []byte, dropped []string) {
 		body, dropped = r.adapt(body, &e.Quirks)
 	}
 	return body, dropped
+}
+
+// collected is the name of a model of Gemini's with its collection, as it stands
+// in bodies.
+func collected(model string) string {
+	if strings.Contains(model, "/") {
+		return model
+	}
+	return "models/" + model
 }
 
 // askUsage is the edit that sets stream_options.include_usage.

@@ -102,8 +102,26 @@ func (e *Error) fault() fault {
 // Body is the error as a whole answer to op, in the client's dialect. The
 // request id stands beside it where the dialect has a place; an empty one is
 // left out.
-func (e *Error) Body(op Op, requestID string) []byte {
-	switch op.Dialect() {
+func (e *Error) Body(op Op, requestID string) []byte { return e.BodyIn(op.Dialect(), requestID) }
+
+// ErrorDialect is the dialect in which a client is told of an error: that of the
+// operation, or where it is not known yet, or has none, of the path.
+func ErrorDialect(op Op, path string, h http.Header) Dialect {
+	if op == OpUnknown {
+		op = OpUnder(path)
+	}
+	switch {
+	case op == OpModels:
+		return listDialect(path, h)
+	case op == OpOther && strings.Contains(path, "/v1beta/") && !strings.Contains(path, "/v1beta/openai/"):
+		return DialectGemini
+	}
+	return op.Dialect()
+}
+
+// BodyIn is Body in a dialect.
+func (e *Error) BodyIn(d Dialect, requestID string) []byte {
+	switch d {
 	case DialectAnthropic:
 		return append(e.anthropic(requestID), '\n')
 	case DialectGemini:

@@ -98,7 +98,10 @@ func TestOpOf(t *testing.T) {
 		"/v1/messages/count_tokens":                       llm.OpCountTokens,
 		"/v1beta/models/g:generateContent":                llm.OpGenerate,
 		"/v1/models/org/g:streamGenerateContent":          llm.OpGenerate,
-		"/v1beta/models/g:countTokens":                    llm.OpOther,
+		"/v1beta/models/g:countTokens":                    llm.OpCountContents,
+		"/v1/models/org/g:embedContent":                   llm.OpEmbedContent,
+		"/v1beta/models/g:batchEmbedContents":             llm.OpEmbedContents,
+		"/v1beta/models/g:predict":                        llm.OpOther,
 		"/v1beta/models/:generateContent":                 llm.OpOther,
 		"/v1beta/openai/chat/completions/generateContent": llm.OpOther,
 
@@ -126,7 +129,7 @@ func TestOpUnder(t *testing.T) {
 	if model, stream, ok := llm.PathModel("/v1beta/models/tuned/g-1:streamGenerateContent"); model != "tuned/g-1" || !stream || !ok {
 		t.Errorf("%q, %v, %v", model, stream, ok)
 	}
-	for op := llm.OpChat; op <= llm.OpTranscription; op++ {
+	for op := llm.OpChat; op <= llm.OpEmbedContents; op++ {
 		if op.String() == "unknown" || op.Dialect().String() == "unknown" {
 			t.Errorf("operation %d has no name", op)
 		}

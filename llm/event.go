@@ -39,8 +39,9 @@ type event struct {
 	tool    int // own number of the call in its choice, from 0
 	text    lit
 	id      lit
-	name    lit // of the tool; of the model at evStart; a media type
-	sign    lit // signature of a call (Gemini)
+	name    lit    // of the tool; of the model at evStart; a media type
+	sign    lit    // signature of a call (Gemini)
+	probs   []byte // of text: how likely its tokens were, see logprobs.go; nil: not told
 	created int64
 	reason  finish
 	vendor  lit // the reason as the server put it

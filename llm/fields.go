@@ -87,7 +87,7 @@ func (f field) in(op Op) bool {
 	case fieldStream, fieldUser, fieldN:
 		return op != OpOther && op != OpRerank && op != OpModerations
 	}
-	return f != fieldNone && op != OpOther && op < OpImages
+	return f != fieldNone && op != OpOther && op < OpImages // Gemini's have names of their own
 }
 
 // engineFields move KV cache between servers or choose ranks and peers (vLLM,

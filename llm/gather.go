@@ -25,9 +25,11 @@ type block struct {
 	kind eventKind // evText, evReasoning, evRedacted, evRefusal, evMedia or evToolStart
 	tool int
 	text lit // of a call: the JSON text of its arguments, as the text of a literal; of a medium: base64
-	sign lit
-	id   lit
-	name lit
+	// probs of text, see logprobs.go
+	probs []byte
+	sign  lit
+	id    lit
+	name  lit
 }
 
 // take adds an event.
@@ -54,6 +56,7 @@ func (g *gathered) take(e *event) {
 			last++
 		}
 		c.blocks[last].text = append(c.blocks[last].text, e.text...)
+		c.blocks[last].probs = joinProbs(c.blocks[last].probs, e.probs)
 	case evSignature:
 		if last < 0 || c.blocks[last].kind != evReasoning || c.blocks[last].sign != nil {
 			c.blocks = append(c.blocks, block{kind: evReasoning})
@@ -93,6 +96,14 @@ func (c *gatheredChoice) has(kind eventKind) bool {
 		}
 	}
 	return false
+}
+
+// probs are those of all of the choice's text.
+func (c *gatheredChoice) probs() (all []byte) {
+	for i := range c.blocks {
+		all = joinProbs(all, c.blocks[i].probs)
+	}
+	return all
 }
 
 // arguments are a call's, as JSON text; none are an empty object. It says no if

@@ -19,7 +19,8 @@ type geminiEvents struct {
 	id      lit
 	model   lit
 	choices []geminiChoice
-	blocked lit // why the prompt was refused
+	blocked lit    // why the prompt was refused
+	probs   []byte // of the candidate that is read
 }
 
 type geminiChoice struct {
@@ -243,6 +244,7 @@ func geminiUsage(s *jsonedit.Scanner, data []byte) (u Usage) {
 
 func (r *geminiEvents) candidate(s *jsonedit.Scanner, data []byte, to *relay) {
 	index := 0
+	r.probs = nil
 	var content jsonedit.Scanner
 	var reason lit
 	has := false
@@ -257,6 +259,8 @@ func (r *geminiEvents) candidate(s *jsonedit.Scanner, data []byte, to *relay) {
 		case "content":
 			content, has = *s, true
 			s.Skip()
+		case "logprobsResult":
+			r.probs = geminiProbs(s, data)
 		case "finishReason":
 			if t, ok := s.Text(); ok {
 				reason = t.Of(data)
@@ -288,6 +292,9 @@ func (r *geminiEvents) candidate(s *jsonedit.Scanner, data []byte, to *relay) {
 				r.part(&content, data, index, to)
 			}
 		}
+	}
+	if r.probs != nil { // some come behind the text
+		to.emit(&event{kind: evText, choice: index, probs: r.probs})
 	}
 	if len(reason) > 0 {
 		r.choices[index].reason = append(r.choices[index].reason[:0], reason...)
@@ -343,7 +350,8 @@ func (r *geminiEvents) part(s *jsonedit.Scanner, data []byte, index int, to *rel
 		to.emit(&event{kind: evReasoning, choice: index, text: text})
 	case len(text) > 0:
 		c.output = true
-		to.emit(&event{kind: evText, choice: index, text: text})
+		to.emit(&event{kind: evText, choice: index, text: text, probs: r.probs})
+		r.probs = nil
 	}
 }
 

@@ -188,9 +188,11 @@ func (r *geminiReader) generationConfig(name string) {
 		case "thinkingConfig":
 			r.thinkingConfig(path)
 		case "responseLogprobs":
-			if truth(r.boolean(path)) {
-				r.ignore(path, nil)
+			if raw := r.boolean(path); truth(raw) {
+				r.set(paramLogprobs, path, raw)
 			}
+		case "logprobs":
+			r.set(paramTopLogprobs, path, r.number(path))
 		default:
 			r.other(name+".", key)
 		}
@@ -198,6 +200,7 @@ func (r *geminiReader) generationConfig(name string) {
 	if r.format.schema != nil {
 		r.format.kind = formatSchema
 	}
+	r.topAlone()
 }
 
 func (r *geminiReader) mimeType(path string) {

@@ -65,6 +65,10 @@ func (w *geminiStream) write(out []byte, e *event) []byte {
 			out = appendGeminiThought(out, e.text, nil)
 		default:
 			out = append(appendText(append(out, '{'), "text", e.text), '}')
+			if e.probs != nil {
+				out = appendGeminiProbs(append(out, `]},"logprobsResult":`...), e.probs)
+				return append(append(append(out, "}]"...), w.tail...), "}\n\n"...)
+			}
 		}
 		return w.shut(out)
 	case evToolStart:
@@ -266,7 +270,11 @@ func (w *geminiWhole) end(out []byte) []byte {
 				return append(out[:start], UpstreamFailed(badArguments).Body(OpGenerate, w.o.RequestID)...)
 			}
 		}
-		out = append(append(out, `]},"finishReason":"`...), geminiFinish(c.reason)...)
+		out = append(out, "]}"...)
+		if probs := c.probs(); probs != nil {
+			out = appendGeminiProbs(append(out, `,"logprobsResult":`...), probs)
+		}
+		out = append(append(out, `,"finishReason":"`...), geminiFinish(c.reason)...)
 		out = append(out, `"}`...)
 	}
 	out = append(append(out, ']'), geminiTail(w.o, g.id, g.model)...)

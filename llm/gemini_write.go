@@ -401,6 +401,10 @@ func (g *geminiWriter) generationConfig() {
 	g.pass(paramSeed, "seed")
 	g.pass(paramPresencePenalty, "presencePenalty")
 	g.pass(paramFrequencyPenalty, "frequencyPenalty")
+	if g.take(paramLogprobs) != nil {
+		g.raw("responseLogprobs", []byte("true"))
+		g.pass(paramTopLogprobs, "logprobs")
+	}
 	g.take(paramN)
 	if g.n > 1 {
 		g.raw("candidateCount", appendInt(nil, g.n))

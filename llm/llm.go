@@ -79,11 +79,12 @@ type Request struct {
 
 // offsets are the places in the body where edits go. A zero span is absent.
 type offsets struct {
-	model         jsonedit.Span // the value, with its quotes if it has any
-	bare          bool          // model is a form field: no quotes
-	streamOptions jsonedit.Span // the value, an object or null
-	includeUsage  jsonedit.Span // the value inside
-	object        jsonedit.Span // the top-level object
+	model         jsonedit.Span   // the value, with its quotes if it has any
+	bare          bool            // model is a form field: no quotes
+	streamOptions jsonedit.Span   // the value, an object or null
+	includeUsage  jsonedit.Span   // the value inside
+	object        jsonedit.Span   // the top-level object
+	inner         []jsonedit.Span // of values that repeat the model of the path (Gemini)
 }
 
 // Edits are what the gateway may change in a body on the way to the server.

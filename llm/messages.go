@@ -74,7 +74,12 @@ func (rd *reader) name(key jsonedit.Text) []byte {
 	return name
 }
 
-func at(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }
+func at(list string, i int) string {
+	if i < 0 {
+		return list // which is no list
+	}
+	return fmt.Sprintf("%s[%d]", list, i)
+}
 
 // message reads one message. The role comes first in the view, wherever it
 // stands in the object. An item of the Responses API need not have one.

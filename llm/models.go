@@ -60,7 +60,7 @@ func (l Listed) entry(d Dialect) any {
 	case DialectAnthropic:
 		return anthropicModel{Type: "model", ID: l.ID, DisplayName: l.ID, CreatedAt: "1970-01-01T00:00:00Z", Alias: l.Alias}
 	case DialectGemini:
-		return geminiModel{Name: "models/" + l.ID, DisplayName: l.ID, Methods: []string{"generateContent"}, Alias: l.Alias}
+		return geminiModel{Name: "models/" + l.ID, DisplayName: l.ID, Methods: []string{"generateContent", "countTokens"}, Alias: l.Alias}
 	}
 	return listedModel{ID: l.ID, Object: "model", OwnedBy: "penstock", Alias: l.Alias}
 }

@@ -19,6 +19,7 @@ const (
 	DialectAnthropic         // Messages
 	DialectGemini            // generateContent
 	DialectBedrock           // Converse
+	DialectPredict           // Vertex AI's predict, for embeddings
 )
 
 // String is the dialect's name in records and messages.
@@ -34,6 +35,8 @@ func (d Dialect) String() string {
 		return "gemini"
 	case DialectBedrock:
 		return "bedrock"
+	case DialectPredict:
+		return "predict"
 	}
 	return "unknown"
 }
@@ -59,6 +62,9 @@ const (
 	OpRerank
 	OpSpeech
 	OpTranscription // and translation: a form
+	OpCountContents // Gemini's countTokens
+	OpEmbedContent  // Gemini
+	OpEmbedContents // Gemini's batchEmbedContents
 )
 
 // OpOf tells the operation of a cleaned path (see [Paths]); those below
@@ -91,8 +97,10 @@ func OpOf(path string) Op {
 	case "/v1/audio/transcriptions", "/v1/audio/translations":
 		return OpTranscription
 	}
-	if _, _, ok := PathModel(path); ok && (strings.HasPrefix(path, "/v1beta/models/") || strings.HasPrefix(path, "/v1/models/")) {
-		return OpGenerate
+	if strings.HasPrefix(path, "/v1beta/models/") || strings.HasPrefix(path, "/v1/models/") {
+		if _, method, ok := geminiPath(path); ok {
+			return method.op
+		}
 	}
 	if strings.HasPrefix(path, "/v1/models/") || strings.HasPrefix(path, "/v1beta/models/") && !strings.Contains(path, ":") {
 		return OpModels
@@ -125,28 +133,34 @@ func OpUnder(p string) Op {
 	return op
 }
 
-// PathModel is the model in a path of Gemini's methods that generate, and
-// whether the answer is a stream: /v1beta/models/{model}:generateContent.
+// PathModel is the model in a path of Gemini's methods, and whether the answer
+// is a stream: /v1beta/models/{model}:generateContent.
 func PathModel(path string) (model string, stream, ok bool) {
-	i := strings.LastIndex(path, "/models/")
-	if i < 0 {
-		return "", false, false
-	}
-	return cutMethod(path[i+len("/models/"):])
+	model, method, ok := geminiPath(path)
+	return model, method.stream, ok
 }
 
-func cutMethod(name string) (model string, stream, ok bool) {
-	i := strings.LastIndexByte(name, ':')
-	if i <= 0 {
-		return "", false, false
+// geminiMethod is what stands behind a model in a path of Gemini's.
+type geminiMethod struct {
+	name   string
+	op     Op
+	stream bool
+}
+
+func geminiPath(path string) (model string, method geminiMethod, ok bool) {
+	i, colon := strings.LastIndex(path, "/models/"), strings.LastIndexByte(path, ':')
+	if i < 0 || colon <= i+len("/models/") {
+		return "", geminiMethod{}, false
 	}
-	switch name[i+1:] {
-	case "generateContent":
-		return name[:i], false, true
-	case "streamGenerateContent":
-		return name[:i], true, true
+	for _, m := range [...]geminiMethod{
+		{"generateContent", OpGenerate, false}, {"streamGenerateContent", OpGenerate, true}, {"countTokens", OpCountContents, false},
+		{"embedContent", OpEmbedContent, false}, {"batchEmbedContents", OpEmbedContents, false},
+	} {
+		if path[colon+1:] == m.name {
+			return path[i+len("/models/") : colon], m, true
+		}
 	}
-	return "", false, false
+	return "", geminiMethod{}, false
 }
 
 // Dialect is that of the operation, in which its errors are told too.
@@ -154,13 +168,30 @@ func (o Op) Dialect() Dialect {
 	switch o {
 	case OpMessages, OpCountTokens:
 		return DialectAnthropic
-	case OpGenerate:
+	case OpGenerate, OpCountContents, OpEmbedContent, OpEmbedContents:
 		return DialectGemini
 	case OpResponses:
 		return DialectResponses
 	}
 	return DialectOpenAI
 }
+
+// Generates says that a model's own words are asked for, in a form that can be
+// put into other dialects.
+func (o Op) Generates() bool {
+	return o == OpChat || o == OpResponses || o == OpMessages || o == OpGenerate
+}
+
+// Counts says that the tokens of a prompt are asked for.
+func (o Op) Counts() bool { return o == OpCountTokens || o == OpCountContents }
+
+// Embeds says that embeddings are asked for.
+func (o Op) Embeds() bool {
+	return o == OpEmbeddings || o == OpEmbedContent || o == OpEmbedContents
+}
+
+// Translates says that requests of this kind can be put into other dialects.
+func (o Op) Translates() bool { return o.Generates() || o.Counts() || o.Embeds() }
 
 // Further says that a pool serves the operation only at paths that its
 // configuration names: OpOther and those that not every engine has.
@@ -170,10 +201,10 @@ func (o Op) Further() bool { return o >= OpOther }
 // stream, and nothing else.
 func (o Op) AnswersJSON() bool {
 	switch o {
-	case OpChat, OpCompletions, OpEmbeddings, OpResponses, OpMessages, OpCountTokens, OpGenerate, OpImages, OpModerations, OpRerank:
+	case OpCompletions, OpImages, OpModerations, OpRerank:
 		return true
 	}
-	return false
+	return o.Translates()
 }
 
 // takesForms says that the body may be a multipart form.
@@ -192,4 +223,5 @@ var opNames = [...]string{
 	OpResponses: "responses", OpModels: "models", OpOther: "other", OpMessages: "messages",
 	OpCountTokens: "count_tokens", OpGenerate: "generate", OpImages: "images", OpModerations: "moderations",
 	OpRerank: "rerank", OpSpeech: "speech", OpTranscription: "transcription",
+	OpCountContents: "count_contents", OpEmbedContent: "embed_content", OpEmbedContents: "embed_contents",
 }

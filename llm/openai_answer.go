@@ -21,6 +21,7 @@ type openAIEvents struct {
 	created int64
 	choices []openAIChoice
 	usage   answer // of which only the usage is used
+	probs   []byte // of the choice that is read
 }
 
 type openAIChoice struct {
@@ -217,6 +218,7 @@ func (r *openAIEvents) list(s *jsonedit.Scanner, data []byte, to *relay) {
 
 func (r *openAIEvents) choice(s *jsonedit.Scanner, data []byte, to *relay) {
 	index := 0
+	r.probs = nil
 	var delta jsonedit.Scanner
 	var reason jsonedit.Text
 	has := false
@@ -237,6 +239,8 @@ func (r *openAIEvents) choice(s *jsonedit.Scanner, data []byte, to *relay) {
 				delta, has = *s, true
 			}
 			s.Skip()
+		case "logprobs":
+			r.probs = chatProbs(s, data)
 		case "finish_reason":
 			if reason, ok = s.Text(); !ok {
 				s.Skip()
@@ -331,8 +335,8 @@ func (r *openAIEvents) delta(s *jsonedit.Scanner, data []byte, index int, to *re
 // content reads text, or parts, as some servers send them.
 func (r *openAIEvents) content(s *jsonedit.Scanner, data []byte, index int, to *relay) {
 	if t, ok := s.Text(); ok {
-		if t.Len() > 0 {
-			r.tell(to, &event{kind: evText, choice: index, text: t.Of(data)})
+		if t.Len() > 0 || r.probs != nil {
+			r.tell(to, &event{kind: evText, choice: index, text: t.Of(data), probs: r.probs})
 		}
 		return
 	}

@@ -196,6 +196,10 @@ func (w *openAIStream) shut(out []byte, finish string) []byte {
 func (w *openAIStream) delta(out []byte, e *event, member string) []byte {
 	out = append(w.open(out, e.choice), member...)
 	out = append(append(out, e.text...), '"')
+	if e.probs != nil {
+		out = appendChatProbs(append(out, `},"logprobs":`...), e.probs)
+		return append(append(out, `,"finish_reason":null`...), w.tail...)
+	}
 	return w.shut(out, "null")
 }
 
@@ -268,7 +272,13 @@ func (w *openAIWhole) end(out []byte) []byte {
 		out = strconv.AppendInt(out, int64(i), 10)
 		out = append(out, `,"message":{"role":"assistant"`...)
 		out = openAIMessage(out, w.o, c)
-		out = append(out, `},"logprobs":null,"finish_reason":"`...)
+		out = append(out, `},"logprobs":`...)
+		if probs := c.probs(); probs != nil {
+			out = appendChatProbs(out, probs)
+		} else {
+			out = append(out, "null"...)
+		}
+		out = append(out, `,"finish_reason":"`...)
 		out = append(append(out, openAIFinish(c.reason, w.o.legacy)...), `"}`...)
 	}
 	out = append(out, ']')

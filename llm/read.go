@@ -29,7 +29,7 @@ func Read(op Op, contentType string, body []byte, lim Limits) (*Request, *Error)
 // method, which decides whether the answer is a stream.
 func ReadAt(op Op, path, contentType string, body []byte, lim Limits) (*Request, *Error) {
 	req := &Request{Op: op, N: 1, body: body, depth: lim.Depth}
-	if op == OpGenerate {
+	if op.Dialect() == DialectGemini {
 		req.Model, req.Stream, _ = PathModel(path)
 		if fault := modelFault(req.Model); fault != "" {
 			return nil, InvalidRequest("model", "model "+fault)
@@ -134,8 +134,8 @@ func (rd *reader) document() {
 		var buf [maxFieldName + 4]byte
 		name, exact := foldName(&buf, key, rd.body)
 		f := fields[string(name)]
-		if rd.req.Op == OpGenerate && f != fieldEngine {
-			if rd.generate(rd.name(key)); rd.err != nil {
+		if rd.req.Op.Dialect() == DialectGemini && f != fieldEngine {
+			if rd.gemini(rd.name(key)); rd.err != nil {
 				return
 			}
 			continue
@@ -282,8 +282,12 @@ func (rd *reader) complete() *Error {
 	switch req.Op {
 	case OpChat, OpMessages, OpCountTokens:
 		either, name = []field{fieldMessages}, "messages"
-	case OpGenerate:
+	case OpGenerate, OpCountContents:
 		either, name = []field{fieldMessages}, "contents"
+	case OpEmbedContent:
+		either, name = []field{fieldMessages}, "content"
+	case OpEmbedContents:
+		either, name = []field{fieldMessages}, "requests"
 	case OpCompletions:
 		either, name = []field{fieldPrompt, fieldPromptEmbeds}, "prompt"
 	case OpEmbeddings:

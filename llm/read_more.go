@@ -4,6 +4,7 @@
 package llm
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/penstock/penstock/internal/jsonedit"
@@ -90,6 +91,102 @@ func (rd *reader) format() {
 	}
 }
 
+// gemini reads a member of a body for one of Gemini's methods.
+func (rd *reader) gemini(name []byte) {
+	switch word := string(name); {
+	case rd.req.Op == OpGenerate:
+		rd.generate(name)
+	case rd.s.Peek() == jsonedit.Null:
+		rd.s.Skip()
+	case word == "model":
+		rd.innerModel(word)
+	case rd.req.Op == OpCountContents && camel(word) == "generateContentRequest":
+		rd.inside(word, rd.generate)
+	case rd.req.Op == OpCountContents:
+		rd.generate(name)
+	case rd.req.Op == OpEmbedContent:
+		rd.embed(name)
+	case word == "requests":
+		rd.embeds(word)
+	default:
+		rd.s.Skip()
+	}
+}
+
+// inside reads an object that repeats the model of the path.
+func (rd *reader) inside(param string, member func(name []byte)) {
+	if !rd.s.Object() {
+		rd.wrongType(param, "must be an object")
+		return
+	}
+	for rd.err == nil {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			return
+		}
+		var buf [maxFieldName + 4]byte
+		if name, _ := foldName(&buf, key, rd.body); fields[string(name)] == fieldEngine {
+			rd.err = engineField(param + "." + string(name))
+			return
+		}
+		if name := rd.name(key); string(name) == "model" {
+			rd.innerModel(param + ".model")
+		} else {
+			member(name)
+		}
+	}
+}
+
+// innerModel reads a name that must be that of the path: who may ask for it was
+// decided by that.
+func (rd *reader) innerModel(param string) {
+	if rd.s.Peek() == jsonedit.Null {
+		rd.s.Skip()
+		return
+	}
+	t, ok := rd.literal(param)
+	if !ok {
+		return
+	}
+	if name := t.Value(rd.body); name != rd.req.Model && name != "models/"+rd.req.Model {
+		rd.refuse(param, "must be the model of the path, models/"+rd.req.Model)
+		return
+	}
+	rd.req.offsets.inner = append(rd.req.offsets.inner, t.Quoted())
+}
+
+// embed reads a member of a request for an embedding.
+func (rd *reader) embed(name []byte) {
+	if string(name) != "content" || rd.s.Peek() == jsonedit.Null {
+		rd.s.Skip()
+		return
+	}
+	rd.seen[fieldMessages] = true
+	rd.oneContent("content", -1)
+}
+
+// maxEmbeds bounds the embeddings of one request; it is OpenAI's bound.
+const maxEmbeds = 2048
+
+// embeds reads the requests for several embeddings.
+func (rd *reader) embeds(list string) {
+	if !rd.s.Array() {
+		rd.wrongType(list, "must be an array")
+		return
+	}
+	i := 0
+	for ; rd.err == nil && rd.s.NextElement(); i++ {
+		if i == maxEmbeds {
+			rd.refuse(list, fmt.Sprintf("has more than %d elements", maxEmbeds))
+			return
+		}
+		rd.inside(at(list, i), rd.embed)
+	}
+	if i == 0 {
+		rd.emptyArray(list)
+	}
+}
+
 // generate reads a member of Gemini's generateContent, in either of the two
 // spellings that its servers take.
 func (rd *reader) generate(name []byte) {
@@ -135,38 +232,43 @@ func (rd *reader) contents(list string) {
 	}
 	i := 0
 	for ; rd.err == nil && rd.s.NextElement(); i++ {
-		if !rd.s.Object() {
-			rd.wrongType(at(list, i), "must be an object")
-			return
-		}
-		role := len(rd.prompt.pieces)
-		rd.add(pieceRole, jsonedit.Text{})
-		for rd.err == nil {
-			key, ok := rd.s.NextMember()
-			if !ok {
-				break
-			}
-			switch string(rd.name(key)) {
-			case "role":
-				t, ok := rd.s.Text()
-				if !ok {
-					rd.s.Skip()
-				} else if role < maxPieces {
-					rd.prompt.pieces[role].text = t
-				}
-			case "parts":
-				if rd.s.Peek() == jsonedit.Object {
-					rd.part(list, i, "parts", 0)
-					continue
-				}
-				rd.content(list, i, "parts")
-			default:
-				rd.s.Skip()
-			}
-		}
+		rd.oneContent(list, i)
 	}
 	if i == 0 {
 		rd.emptyArray(list)
+	}
+}
+
+// oneContent reads an element of list, or what stands alone if i is negative.
+func (rd *reader) oneContent(list string, i int) {
+	if !rd.s.Object() {
+		rd.wrongType(at(list, i), "must be an object")
+		return
+	}
+	role := len(rd.prompt.pieces)
+	rd.add(pieceRole, jsonedit.Text{})
+	for rd.err == nil {
+		key, ok := rd.s.NextMember()
+		if !ok {
+			return
+		}
+		switch string(rd.name(key)) {
+		case "role":
+			t, ok := rd.s.Text()
+			if !ok {
+				rd.s.Skip()
+			} else if role < maxPieces {
+				rd.prompt.pieces[role].text = t
+			}
+		case "parts":
+			if rd.s.Peek() == jsonedit.Object {
+				rd.part(list, i, "parts", 0)
+				continue
+			}
+			rd.content(list, i, "parts")
+		default:
+			rd.s.Skip()
+		}
 	}
 }
 

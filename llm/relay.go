@@ -25,6 +25,7 @@ type relay struct {
 	closed  bool
 	content int // bytes of output
 	media   int // and of images and sound
+	probs   int // and of how likely its tokens were
 	ended   bool
 	found   answer
 	event   event // the one that is being written
@@ -101,7 +102,10 @@ func (r *relay) emit(given *event) {
 	case evSignature:
 		e.text = tagSign(r.op.Dialect(), r.dialect, e.text)
 	case evText, evReasoning, evRefusal, evRedacted, evToolArgs:
-		if len(e.text) == 0 && e.kind != evToolArgs {
+		if r.probs += len(e.probs); r.op == OpMessages {
+			e.probs = nil // it has no word for them
+		}
+		if len(e.text) == 0 && e.kind != evToolArgs && e.probs == nil {
 			return
 		}
 		if r.content += len(e.text); len(e.text) > 0 {
@@ -142,7 +146,7 @@ func (r *relay) emit(given *event) {
 		r.found.finished = true
 		r.ended = true
 	}
-	if !r.client && r.content+r.media > r.context.MaxBody && !r.ended {
+	if !r.client && r.content+r.media+r.probs > r.context.MaxBody && !r.ended {
 		r.fail("the server's answer is over the limit")
 		return
 	}

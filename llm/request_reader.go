@@ -209,6 +209,14 @@ func (r *requestReader) ignore(name string, raw []byte) {
 	}
 }
 
+// topAlone takes out how many likely tokens are asked for, where no likelihoods are.
+func (r *requestReader) topAlone() {
+	if p := &r.params[paramTopLogprobs]; p.name != "" && r.params[paramLogprobs].name == "" {
+		r.ignore(p.name, p.raw)
+		*p = param{}
+	}
+}
+
 // other passes a member that has no place in chat. prefix names where it stands.
 func (r *requestReader) other(prefix, name string) {
 	if r.null() {

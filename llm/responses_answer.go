@@ -59,6 +59,7 @@ type responsesEvent struct {
 	part     int // summary_index
 	delta    lit
 	text     lit // text, refusal or arguments
+	probs    []byte
 	item     jsonedit.Scanner
 	response jsonedit.Scanner
 	has      struct{ item, response bool }
@@ -135,6 +136,8 @@ func readResponsesEvent(data []byte, last int) (e responsesEvent, ok bool) {
 			default:
 				e.text = t.Of(data)
 			}
+		case "logprobs":
+			e.probs = probsOf(&s, data)
 		case "item":
 			e.item, e.has.item = s, s.Peek() == jsonedit.Object
 			s.Skip()
@@ -193,7 +196,7 @@ func (r *responsesEvents) delta(e *responsesEvent, to *relay) {
 		seen.parts = e.part + 1
 	}
 	seen.told = true
-	to.emit(&event{kind: kind, tool: seen.tool, text: text})
+	to.emit(&event{kind: kind, tool: seen.tool, text: text, probs: e.probs})
 }
 
 // seen is what is known of an item.
@@ -471,6 +474,7 @@ func (r *responsesEvents) contents(s *jsonedit.Scanner, data []byte, seen *respo
 			continue
 		}
 		var text lit
+		var probs []byte
 		kind := evText
 		if seen.kind == itemReasoning {
 			kind = evReasoning
@@ -480,8 +484,13 @@ func (r *responsesEvents) contents(s *jsonedit.Scanner, data []byte, seen *respo
 			if !ok {
 				break
 			}
+			name := string(key.Of(data))
+			if name == "logprobs" {
+				probs = probsOf(s, data)
+				continue
+			}
 			t, ok := s.Text()
-			switch name := string(key.Of(data)); {
+			switch {
 			case !ok:
 				s.Skip()
 			case name == "text":
@@ -497,6 +506,6 @@ func (r *responsesEvents) contents(s *jsonedit.Scanner, data []byte, seen *respo
 			to.emit(&event{kind: evReasoning, text: lit(`\n\n`)})
 		}
 		seen.told = true
-		to.emit(&event{kind: kind, text: text})
+		to.emit(&event{kind: kind, text: text, probs: probs})
 	}
 }

@@ -29,6 +29,7 @@ type outItem struct {
 type outText struct {
 	refusal bool
 	text    lit
+	probs   []byte // see logprobs.go
 }
 
 // responsesStream writes events.
@@ -233,6 +234,9 @@ func (w *responsesStream) text(out []byte, e *event) []byte {
 		out = w.shut(appendOutText(append(out, `,"part":`...), &item.texts[part]))
 	}
 	w.keep(&item.texts[part].text, e.text)
+	if w.kept += len(e.probs); w.kept <= w.o.MaxBody {
+		item.texts[part].probs = joinProbs(item.texts[part].probs, e.probs)
+	}
 	if refusal {
 		out = w.ofItem(out, "response.refusal.delta", index)
 	} else {
@@ -241,7 +245,7 @@ func (w *responsesStream) text(out []byte, e *event) []byte {
 	out = appendInt(append(out, `,"content_index":`...), part)
 	out = appendText(out, "delta", e.text)
 	if !refusal {
-		out = append(out, `,"logprobs":[]`...)
+		out = append(appendLine(append(out, `,"logprobs":[`...), e.probs), ']')
 	}
 	return w.shut(out)
 }
@@ -269,7 +273,8 @@ func (w *responsesStream) endText(out []byte, index int) []byte {
 	} else {
 		out = w.ofItem(out, "response.output_text.done", index)
 		out = appendInt(append(out, `,"content_index":`...), part)
-		out = w.shut(append(appendText(out, "text", t.text), `,"logprobs":[]`...))
+		out = append(appendText(out, "text", t.text), `,"logprobs":[`...)
+		out = w.shut(append(append(out, t.probs...), ']'))
 	}
 	out = w.ofItem(out, "response.content_part.done", index)
 	out = appendInt(append(out, `,"content_index":`...), part)
@@ -415,7 +420,7 @@ func (w *responsesWhole) end(out []byte) []byte {
 					r.items = append(r.items, outItem{kind: itemMessage, id: s.itemID("msg_", n)})
 					n++
 				}
-				r.items[n-1].texts = append(r.items[n-1].texts, outText{b.kind == evRefusal, b.text})
+				r.items[n-1].texts = append(r.items[n-1].texts, outText{b.kind == evRefusal, b.text, b.probs})
 			case evReasoning:
 				r.items = append(r.items, outItem{kind: itemReasoning, id: s.itemID("rs_", n), sign: b.sign, texts: []outText{{text: b.text}}})
 			case evRedacted:
@@ -551,7 +556,8 @@ func appendOutText(b []byte, t *outText) []byte {
 		return append(appendText(append(b, `{"type":"refusal"`...), "refusal", t.text), '}')
 	}
 	b = appendText(append(b, `{"type":"output_text"`...), "text", t.text)
-	return append(b, `,"annotations":[],"logprobs":[]}`...)
+	b = append(append(b, `,"annotations":[],"logprobs":[`...), t.probs...)
+	return append(b, "]}"...)
 }
 
 func appendResponsesUsage(b []byte, u *Usage) []byte {

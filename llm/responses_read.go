@@ -55,6 +55,7 @@ func readResponses(c *chat, body []byte, depth int) *Error {
 		r.back(input)
 		r.input()
 	}
+	r.topAlone()
 	if len(r.turns) == 0 {
 		r.refuse("input", "has nothing for the model")
 	}
@@ -83,6 +84,7 @@ var responsesParams = map[string]struct {
 	"top_p":             {paramTopP, jsonedit.Number},
 	"presence_penalty":  {paramPresencePenalty, jsonedit.Number},
 	"frequency_penalty": {paramFrequencyPenalty, jsonedit.Number},
+	"top_logprobs":      {paramTopLogprobs, jsonedit.Number},
 	"max_output_tokens": {paramMaxTokens, jsonedit.Number},
 	"user":              {paramUser, jsonedit.String},
 	"service_tier":      {paramTier, jsonedit.String},
@@ -161,7 +163,11 @@ func (r *responsesReader) include(name string) {
 		return
 	}
 	for i := 0; r.element(); i++ {
-		if t := r.text(at(name, i)); string(t) != "reasoning.encrypted_content" && len(t) > 0 {
+		switch t := r.text(at(name, i)); string(t) {
+		case "reasoning.encrypted_content", "":
+		case "message.output_text.logprobs":
+			r.set(paramLogprobs, name, []byte("true"))
+		default:
 			r.ignore(name, t)
 		}
 	}

@@ -355,6 +355,11 @@ func (o *responsesWriter) params() {
 			o.pass(p.kind, p.name)
 		}
 	}
+	include := []byte{'['}
+	if !o.backend.Quirks.refuses("logprobs") && o.take(paramLogprobs) != nil {
+		o.pass(paramTopLogprobs, "top_logprobs")
+		include = append(include, `"message.output_text.logprobs"`...)
+	}
 	o.take(paramReasoning)
 	if word := o.reasoning.word(); word != "" && (word != "none" || o.reasoning.effort == "none") {
 		o.out = append(appendMember(o.out, "reasoning"), '{')
@@ -363,10 +368,13 @@ func (o *responsesWriter) params() {
 		if o.dialect != DialectOpenAI && word != "none" {
 			// The client's dialect has signatures, without which it could not
 			// send back what was thought.
-			o.raw("include", []byte(`["reasoning.encrypted_content"]`))
+			include = append(appendComma(include), `"reasoning.encrypted_content"`...)
 		}
 	} else if o.reasoning.adaptive {
 		o.drop(o.nameOf(paramReasoning))
+	}
+	if len(include) > 1 {
+		o.raw("include", append(include, ']'))
 	}
 	o.textOptions()
 	if o.stream {

@@ -84,7 +84,7 @@ func (w *jsonWalk) topicOf() topic {
 	}
 	switch string(name) {
 	case "model":
-		if w.op == OpGenerate {
+		if w.op.Dialect() == DialectGemini {
 			return topicNone // there it is modelVersion
 		}
 		return topicModel
@@ -112,7 +112,7 @@ func (w *jsonWalk) topicOf() topic {
 		return topicOutput
 	case w.op == OpGenerate && word == "modelVersion":
 		return topicModel
-	case w.op == OpGenerate && word == "usageMetadata":
+	case w.op.Dialect() == DialectGemini && word == "usageMetadata":
 		return topicUsage
 	case w.op == OpGenerate && word == "candidates":
 		return topicChoices
@@ -301,10 +301,10 @@ func (t *Tap) captured(rest []byte) {
 	case topicModel:
 		t.renamed(&s, value)
 	case topicUsage:
-		switch t.op {
-		case OpMessages:
+		switch t.op.Dialect() {
+		case DialectAnthropic:
 			t.messageUsage(&s, value)
-		case OpGenerate:
+		case DialectGemini:
 			a.readGeminiUsage(&s, value)
 		default:
 			a.readUsage(&s, value)

@@ -39,6 +39,8 @@ type Translation struct {
 	usage   bool   // the client asked for usage in its stream
 	model   string // the backend's name of it, where the server gives none
 	echo    []byte // members of the request that the answer repeats (Responses)
+	vectors int    // embeddings that the answer must have
+	base64  bool   // of which the client wants them in
 }
 
 // AnswerOptions say what the client gets.
@@ -49,6 +51,7 @@ type AnswerOptions struct {
 	RequestID    string // in errors, and in ids where the server gives none
 	Created      int64  // Unix seconds, where the server does not say
 	MaxBody      int    // bytes of a whole answer; 0: 64 MiB
+	InputTokens  int    // estimated, where an answer must tell them and the server does not
 	// JSONArray: a client of Gemini's streamGenerateContent gets the stream as one
 	// JSON array, not as events (it did not send alt=sse). The server sends events.
 	JSONArray bool
@@ -149,30 +152,36 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		}
 		return t, nil
 	}
-	switch r.Op {
-	case OpChat, OpResponses, OpMessages, OpGenerate:
-	default:
+	if !Speaks(r.Op, b.Dialect) {
 		return nil, cannotServe(r.Op, b.Dialect)
 	}
 	if b.Model == "" {
 		b.Model = r.Model
 	}
-	if int(b.Dialect) >= len(codecs) || codecs[b.Dialect].writeRequest == nil || codecs[front].readRequest == nil {
-		return nil, cannotServe(r.Op, b.Dialect)
-	}
 	c := &chat{dialect: front, n: 1}
-	if err := codecs[front].readRequest(c, r.body, r.depth); err != nil {
-		return nil, err
-	}
-	c.ownSigns(b.Dialect)
-	c.stream, c.usage, c.maxTokens = r.Stream, r.IncludeUsage, r.MaxTokens
 	w := &requestWriter{chat: c, backend: &b}
-	if b.Dialect != DialectGemini {
-		w.withoutShown()
-	}
 	w.out = make([]byte, 0, len(r.body)+len(r.body)/8+512)
-	codecs[b.Dialect].writeRequest(w)
+	if r.Op.Embeds() {
+		t.embeddings(r, w)
+	} else {
+		body := r.body
+		if r.Op == OpCountContents {
+			body = countedRequest(body)
+		}
+		if err := codecs[front].readRequest(c, body, r.depth); err != nil {
+			return nil, err
+		}
+		c.ownSigns(b.Dialect)
+		c.stream, c.usage, c.maxTokens = r.Stream, r.IncludeUsage, r.MaxTokens
+		if b.Dialect != DialectGemini {
+			w.withoutShown()
+		}
+		codecs[b.Dialect].writeRequest(w)
+	}
 	w.leftOver()
+	if w.err == nil && r.Op.Counts() {
+		w.out = countBody(b, w.out)
+	}
 	if w.err == nil && b.Strict && len(w.dropped) > 0 {
 		w.err = leftOut(w.dropped[0], b.Dialect)
 	}
@@ -190,10 +199,14 @@ func Speaks(op Op, d Dialect) bool {
 	if d == front {
 		return true
 	}
-	switch op {
-	case OpChat, OpResponses, OpMessages, OpGenerate:
+	switch {
+	case op.Generates():
 		return int(d) < len(codecs) && codecs[d].writeRequest != nil && codecs[d].readAnswer != nil &&
 			codecs[front].readRequest != nil && codecs[front].writeAnswer != nil
+	case op.Counts():
+		return int(d) < len(codecs) && d != DialectOpenAI
+	case op.Embeds():
+		return d == DialectOpenAI || d == DialectGemini || d == DialectPredict
 	}
 	return false
 }
@@ -225,6 +238,9 @@ func (t *Translation) Answer(o AnswerOptions) Reader {
 	o.IncludeUsage = o.IncludeUsage || t.usage
 	if o.MaxBody <= 0 {
 		o.MaxBody = defaultMaxBody
+	}
+	if !t.Op.Generates() {
+		return &converted{t: t, o: o}
 	}
 	front := codecs[t.Op.Dialect()]
 	c := &answerContext{AnswerOptions: o, echo: t.echo, legacy: t.legacy}

@@ -283,7 +283,8 @@ func TestSpeaks(t *testing.T) {
 		{llm.OpChat, llm.DialectOpenAI, true}, {llm.OpChat, llm.DialectAnthropic, true}, {llm.OpMessages, llm.DialectOpenAI, true},
 		{llm.OpEmbeddings, llm.DialectOpenAI, true}, {llm.OpEmbeddings, llm.DialectAnthropic, false},
 		{llm.OpCountTokens, llm.DialectAnthropic, true}, {llm.OpCountTokens, llm.DialectOpenAI, false},
-		{llm.OpCompletions, llm.DialectAnthropic, false},
+		{llm.OpCompletions, llm.DialectAnthropic, false}, {llm.OpCountContents, llm.DialectBedrock, true},
+		{llm.OpEmbeddings, llm.DialectGemini, true}, {llm.OpEmbedContents, llm.DialectPredict, true}, {llm.OpEmbedContent, llm.DialectBedrock, false},
 	} {
 		if got := llm.Speaks(c.op, c.d); got != c.want {
 			t.Errorf("%v for %v: %v", c.op, c.d, got)

@@ -101,7 +101,7 @@ func translateCase(t *testing.T, c *golden.Case, body string) (*llm.Translation,
 
 func dialectNamed(t testing.TB, name string) llm.Dialect {
 	t.Helper()
-	for d := llm.DialectOpenAI; d <= llm.DialectBedrock; d++ {
+	for d := llm.DialectOpenAI; d <= llm.DialectPredict; d++ {
 		if d.String() == name {
 			return d
 		}

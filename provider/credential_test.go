@@ -15,6 +15,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -313,6 +314,53 @@ func TestVertexTokens(t *testing.T) {
 			t.Fatal("not renewed")
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// What Vertex AI counts and embeds has paths and bodies of its own.
+func TestVertexCountsAndEmbeds(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := vertex(t, account(t, key, newTokenServer(t, &key.PublicKey).URL+"/token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := p.Pick("m", nil, 0)
+	const base = "https://europe-west1-aiplatform.googleapis.com/v1/projects/proj/locations/europe-west1/publishers/"
+	for _, x := range []struct {
+		call             provider.Call
+		body, url, wants string
+	}{
+		{
+			provider.Call{Op: llm.OpCountContents, Dialect: llm.DialectGemini, Model: "gemini-2.5-pro"},
+			`{"generateContentRequest":{"model":"models/x","contents":[1],"safetySettings":[],"tools":[2]}}`,
+			base + "google/models/gemini-2.5-pro:countTokens", `{"contents":[1],"tools":[2]}`,
+		},
+		{
+			provider.Call{Op: llm.OpCountTokens, Dialect: llm.DialectGemini, Model: "gemini-2.5-pro"},
+			`{"contents":[1],"generationConfig":{}}`, base + "google/models/gemini-2.5-pro:countTokens", `{"contents":[1]}`,
+		},
+		{
+			provider.Call{Op: llm.OpCountTokens, Dialect: llm.DialectAnthropic, Model: "claude-haiku-4-5"},
+			`{"model":"claude-haiku-4-5","messages":[]}`, base + "anthropic/models/count-tokens:rawPredict",
+			`{"model":"claude-haiku-4-5","messages":[],"anthropic_version":"vertex-2023-10-16"}`,
+		},
+		{
+			provider.Call{Op: llm.OpEmbeddings, Dialect: llm.DialectPredict, Model: "text-embedding-005"},
+			`{"instances":[]}`, base + "google/models/text-embedding-005:predict", `{"instances":[]}`,
+		},
+	} {
+		x.call.Body = []byte(x.body)
+		r, err := p.Request(context.Background(), c, &x.call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(r.Body)
+		if r.URL.String() != x.url || string(got) != x.wants || r.ContentLength != int64(len(x.wants)) {
+			t.Errorf("%s\n%s\nwant %s\n%s", r.URL, got, x.url, x.wants)
+		}
 	}
 }
 

@@ -16,4 +16,4 @@ func CheckSocket(network, address string, private, loopback bool) error {
 }
 
 // VertexBody is the edit of a body for Anthropic's models on Vertex AI.
-var VertexBody = vertexBody
+var VertexBody = func(body []byte) []byte { return vertexBody(body, false) }

@@ -183,7 +183,9 @@ func needOf(op llm.Op) need {
 		return needMedia
 	case "rerank":
 		return needRerank
-	case "count_tokens":
+	case "embed_content", "embed_contents":
+		return needEmbeddings
+	case "count_tokens", "count_contents":
 		return needCount
 	case "other":
 		return needOther
@@ -215,29 +217,43 @@ func (p *Provider) Speaks(op llm.Op) (llm.Dialect, bool) {
 	case needCompletions, needMedia, needOther:
 		return llm.DialectOpenAI, compatible
 	case needEmbeddings:
-		return llm.DialectOpenAI, compatible || p.cfg.Dialect == config.ProviderCohere || p.cfg.Dialect == config.ProviderGemini
+		switch p.cfg.Dialect {
+		case config.ProviderGemini:
+			return llm.DialectGemini, true
+		case config.ProviderVertex:
+			return llm.DialectPredict, true
+		}
+		return llm.DialectOpenAI, compatible || p.cfg.Dialect == config.ProviderCohere
 	case needRerank:
 		return llm.DialectOpenAI, compatible || p.cfg.Dialect == config.ProviderCohere
 	case needCount:
-		return chat, chat == llm.DialectAnthropic || p.cfg.Dialect == config.ProviderGemini
+		if p.quirks.Name == "openai" {
+			return llm.DialectResponses, true
+		}
+		return chat, chat == llm.DialectAnthropic || chat == llm.DialectGemini || chat == llm.DialectBedrock
 	}
 	return 0, false
 }
 
 // SpeaksModel is Speaks for one model. It differs on Vertex AI, where the
 // publisher of a model decides: Anthropic's (claude-…) are spoken to in its own
-// dialect, those of others (meta/…) in OpenAI's.
+// dialect, those of others (meta/…) in OpenAI's; and on Bedrock, which counts the
+// tokens of Anthropic's models only.
 func (p *Provider) SpeaksModel(op llm.Op, model string) (llm.Dialect, bool) {
 	if n := needOf(op); p.cfg.Dialect == config.ProviderVertex {
 		chat := n == needChat || n == needResponses
 		switch publisher, _, named := strings.Cut(model, "/"); {
 		case strings.HasPrefix(claude(model), "claude"):
-			return llm.DialectAnthropic, chat
+			return llm.DialectAnthropic, chat || n == needCount
 		case named && publisher != "google" && publisher != "publishers" && publisher != "models":
 			return llm.DialectOpenAI, chat
 		}
 	}
-	return p.Speaks(op)
+	d, ok := p.Speaks(op)
+	if d == llm.DialectBedrock && needOf(op) == needCount {
+		ok = strings.Contains(model, "anthropic")
+	}
+	return d, ok
 }
 
 // Failure is an error of which the provider knows what it means. [Classify]

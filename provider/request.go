@@ -55,8 +55,13 @@ func (p *Provider) Request(ctx context.Context, c *Credential, call *Call) (*htt
 		return nil, err
 	}
 	body := call.Body
-	if p.cfg.Dialect == config.ProviderVertex && call.Dialect == llm.DialectAnthropic {
-		body = vertexBody(body)
+	if count := needOf(call.Op) == needCount; p.cfg.Dialect == config.ProviderVertex {
+		switch {
+		case call.Dialect == llm.DialectAnthropic:
+			body = vertexBody(body, count)
+		case call.Dialect == llm.DialectGemini && count:
+			body = vertexCount(body)
+		}
 	}
 	r := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host,
@@ -75,9 +80,42 @@ func (p *Provider) Request(ctx context.Context, c *Credential, call *Call) (*htt
 	return r, nil
 }
 
+// vertexCount is a body of Gemini's countTokens as Vertex AI takes it: what would
+// be sent to generate, without the parts that do not count.
+func vertexCount(body []byte) []byte {
+	var out []byte
+	s := jsonedit.NewScanner(body, 512)
+	if !s.Object() {
+		return body
+	}
+	for {
+		name, ok := s.NextMember()
+		if !ok {
+			break
+		}
+		key, kind := name.Value(body), s.Peek()
+		value := s.Skip()
+		switch key {
+		case "generateContentRequest", "generate_content_request":
+			if kind == jsonedit.Object {
+				return vertexCount(value.Of(body))
+			}
+		case "contents", "systemInstruction", "system_instruction", "tools":
+			out = jsonedit.AppendString(append(out, ','), key)
+			out = append(append(out, ':'), value.Of(body)...)
+		}
+	}
+	if len(out) == 0 || !s.Finish() {
+		return body
+	}
+	out[0] = '{'
+	return append(out, '}')
+}
+
 // vertexBody is a body of Anthropic's API as Vertex AI takes it: the model is in
-// the URL and refused in the body, the version is in the body.
-func vertexBody(body []byte) []byte {
+// the URL and refused in the body, unless named says that the URL has none; the
+// version is in the body.
+func vertexBody(body []byte, named bool) []byte {
 	const version = `"anthropic_version":"vertex-2023-10-16"`
 	s := jsonedit.NewScanner(body, 512)
 	start := s.Pos()
@@ -97,11 +135,11 @@ func vertexBody(body []byte) []byte {
 		}
 		key := name.Value(body)
 		value := s.Skip()
-		switch key {
-		case "model":
+		switch {
+		case key == "model" && !named:
 			model, open = jsonedit.Span{Start: name.Quoted().Start, End: value.End}, true
 			last = jsonedit.Span{Start: before, End: value.End}
-		case "anthropic_version":
+		case key == "anthropic_version":
 			versioned = true
 		}
 	}

@@ -52,11 +52,12 @@ func build(t testing.TB, list string, o provider.Options) *provider.Provider {
 
 var dialects = map[string]llm.Dialect{
 	"openai": llm.DialectOpenAI, "responses": llm.DialectResponses, "anthropic": llm.DialectAnthropic,
-	"gemini": llm.DialectGemini, "bedrock": llm.DialectBedrock,
+	"gemini": llm.DialectGemini, "bedrock": llm.DialectBedrock, "predict": llm.DialectPredict,
 }
 
 var ops = map[string]llm.Op{
 	"chat": llm.OpChat, "completions": llm.OpCompletions, "embeddings": llm.OpEmbeddings, "responses": llm.OpResponses, "other": llm.OpOther,
+	"count": llm.OpCountTokens, "count_contents": llm.OpCountContents, "embed_content": llm.OpEmbedContent, "embed_contents": llm.OpEmbedContents,
 }
 
 func readCall(t *testing.T, line string) (name string, call *provider.Call) {
@@ -208,19 +209,19 @@ func TestResponseHeader(t *testing.T) {
 
 func TestSpeaks(t *testing.T) {
 	for list, want := range map[string]string{
-		"{name: p}": "1 1 1 2 1",
-		"{name: p, baseURL: \"https://api.groq.com/openai/v1\"}":             "1 1 1 2 1",
-		"{name: p, baseURL: \"https://api.mistral.ai\"}":                     "1 1 1 1 1",
-		"{name: p, baseURL: \"https://llm.example.com\"}":                    "1 1 1 1 1",
-		"{name: p, dialect: azure, baseURL: \"https://r.openai.azure.com\"}": "1 1 1 2 1",
-		"{name: p, dialect: anthropic}":                                      "3 - - 3 -",
-		"{name: p, dialect: gemini}":                                         "4 - 1 4 -",
-		"{name: p, dialect: bedrock, region: eu-west-1}":                     "5 - - 5 -",
-		"{name: p, dialect: cohere}":                                         "1 - 1 1 -",
+		"{name: p}": "1 1 1 2 1 2",
+		"{name: p, baseURL: \"https://api.groq.com/openai/v1\"}":             "1 1 1 2 1 -",
+		"{name: p, baseURL: \"https://api.mistral.ai\"}":                     "1 1 1 1 1 -",
+		"{name: p, baseURL: \"https://llm.example.com\"}":                    "1 1 1 1 1 -",
+		"{name: p, dialect: azure, baseURL: \"https://r.openai.azure.com\"}": "1 1 1 2 1 -",
+		"{name: p, dialect: anthropic}":                                      "3 - - 3 - 3",
+		"{name: p, dialect: gemini}":                                         "4 - 4 4 - 4",
+		"{name: p, dialect: bedrock, region: eu-west-1}":                     "5 - - 5 - 5",
+		"{name: p, dialect: cohere}":                                         "1 - 1 1 - -",
 	} {
 		p := build(t, "  - "+list, provider.Options{})
 		var got []string
-		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther} {
+		for _, op := range []llm.Op{llm.OpChat, llm.OpCompletions, llm.OpEmbeddings, llm.OpResponses, llm.OpOther, llm.OpCountTokens} {
 			if d, ok := p.Speaks(op); ok {
 				got = append(got, fmt.Sprint(uint8(d)))
 			} else {

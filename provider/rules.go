@@ -91,6 +91,9 @@ var ruleTable = []rule{
 // answer, or the one that an event of a stream names; 0: none.
 func decide(d llm.Dialect, status int, e *evidence) Class {
 	text := strings.ToLower(e.message)
+	if d == llm.DialectPredict {
+		d = llm.DialectGemini // Google's errors are the same
+	}
 	for i := range ruleTable {
 		r := ruleTable[i]
 		if r.dialect != 0 && r.dialect != d || r.status != nil && !slices.Contains(r.status, status) && !(status == 0 && r.texts != nil) {

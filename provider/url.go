@@ -34,10 +34,6 @@ var passedOn = map[string]string{
 // are not: several clients share it.
 func PassesOn(path string) bool { _, ok := passedOn[path]; return ok }
 
-// geminiMethods may stand behind a model in a path of the Gemini API, besides
-// those that generate.
-var geminiMethods = map[string]bool{"countTokens": true, "embedContent": true, "batchEmbedContents": true}
-
 // refused is the error for a call that the provider has no URL for.
 func refused(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
@@ -86,6 +82,8 @@ func (p *Provider) escaped(raw, query string) (*url.URL, error) {
 // suffix is the path of an operation in OpenAI's API, without /v1.
 func (p *Provider) suffix(call *Call) (string, error) {
 	switch {
+	case call.Dialect == llm.DialectResponses && needOf(call.Op) == needCount:
+		return "/responses/input_tokens", nil
 	case call.Dialect == llm.DialectResponses && !PassesOn(call.Path):
 		return "/responses", nil
 	case call.Dialect != llm.DialectOpenAI && call.Dialect != llm.DialectResponses:
@@ -163,9 +161,8 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 	case call.Dialect == llm.DialectOpenAI && vertex:
 		suffix, err := p.suffix(call)
 		return p.at(base+version+location+"/endpoints/openapi"+suffix, ""), err
-	case call.Dialect == llm.DialectOpenAI:
-		suffix, err := p.suffix(call)
-		return p.at(base+version+"/openai"+suffix, ""), err
+	case call.Dialect == llm.DialectAnthropic && vertex && needOf(call.Op) == needCount: // of any model, which the body names
+		return p.at(base+version+location+"/publishers/anthropic/models/count-tokens:rawPredict", ""), nil
 	case call.Dialect == llm.DialectAnthropic && vertex:
 		name, err := p.segment(claude(call.Model))
 		if err != nil {
@@ -177,17 +174,22 @@ func (p *Provider) google(call *Call) (*url.URL, error) {
 		}
 		return p.escaped(base+version+location+"/publishers/anthropic/models/"+name+method, "")
 	}
-	if call.Dialect != llm.DialectGemini {
+	if call.Dialect != llm.DialectGemini && (call.Dialect != llm.DialectPredict || !vertex) {
 		return nil, refused("provider %s does not speak this dialect", p.name)
 	}
 	method, query := "generateContent", ""
-	if m := call.Path[strings.LastIndexByte(call.Path, ':')+1:]; geminiMethods[m] && strings.HasSuffix(call.Path, ":"+m) {
-		method = m
-	} else if needOf(call.Op) == needCount {
-		method = "countTokens"
-	} else if needOf(call.Op) == needOther {
+	switch need := needOf(call.Op); {
+	case need == needOther:
 		return nil, refused("provider %s is not asked for %q", p.name, call.Path)
-	} else if call.Stream {
+	case need == needCount:
+		method = "countTokens"
+	case call.Dialect == llm.DialectPredict:
+		method = "predict"
+	case call.Op == llm.OpEmbedContent:
+		method = "embedContent"
+	case need == needEmbeddings:
+		method = "batchEmbedContents"
+	case call.Stream:
 		method, query = "streamGenerateContent", "alt=sse"
 	}
 	collection, model := "models/", strings.TrimPrefix(call.Model, "models/")
@@ -227,7 +229,13 @@ func (p *Provider) bedrock(call *Call) (*url.URL, error) {
 		return nil, err
 	}
 	method := "/converse"
-	if call.Stream {
+	switch {
+	case needOf(call.Op) == needCount: // of the model itself, which a profile names behind its region
+		method = "/count-tokens"
+		if i := strings.Index(name, "anthropic."); i > 0 && !strings.Contains(name[:i], "%") {
+			name = name[i:]
+		}
+	case call.Stream:
 		method = "/converse-stream"
 	}
 	return p.escaped(p.base.Path+"/model/"+name+method, "")

@@ -192,7 +192,7 @@ func (x *exchange) ask(tried []string) *llm.Error {
 		x.pick.Done(epp.Outcome{Err: errRetried})
 		x.pick = nil
 	}
-	q := x.target.pickRequest(x.record.RequestID, x.req, x.r, x.path)
+	q := pickRequest(x.record.RequestID, x.target.named(x), x.req, x.r, x.path)
 	q.Tried, q.Body = tried, x.outBody
 	if x.rule != nil {
 		q.Method, q.Host, q.Path, q.Model = x.r.Method, x.http.host, x.http.path, x.req.Model
@@ -542,7 +542,7 @@ func (x *exchange) outBody() []byte {
 		switch t := x.translation; {
 		case t != nil:
 			x.edited = t.Body
-		case tg.provider != nil && translates(x.op):
+		case tg.provider != nil && x.op.Generates():
 			x.edited = x.adapted()
 		default:
 			x.edited, x.record.Dropped = x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
@@ -571,7 +571,7 @@ func (x *exchange) adapted() []byte {
 // place there.
 func (x *exchange) parameters(body []byte) []byte {
 	tg := x.target
-	if len(tg.defaults)+len(tg.overrides) == 0 {
+	if len(tg.defaults)+len(tg.overrides) == 0 || x.op.Counts() || x.op == llm.OpEmbeddings && x.translation != nil {
 		return body
 	}
 	if x.translation == nil || x.dialect == llm.DialectOpenAI {
@@ -593,10 +593,13 @@ func (x *exchange) parameters(body []byte) []byte {
 
 // outPath is the path at a pool's member.
 func (x *exchange) outPath() string {
-	if x.translation != nil {
-		return "/v1/chat/completions" // the one form that every engine has
+	switch {
+	case x.translation == nil:
+		return x.path
+	case x.op.Embeds():
+		return "/v1/embeddings"
 	}
-	return x.path
+	return "/v1/chat/completions" // the one form that every engine has
 }
 
 // translate puts the request into dialect d, if the client speaks another one.
@@ -604,16 +607,20 @@ func (x *exchange) outPath() string {
 func (x *exchange) translate(d llm.Dialect) *failure {
 	x.hold(-x.fetched) // of the translation before
 	x.translation, x.dialect, x.fetched = nil, d, 0
-	if x.rule != nil || !translates(x.op) || x.op.Dialect() == d && !x.wantsArray() {
+	if x.rule != nil || !x.op.Translates() || x.op.Dialect() == d && !x.wantsArray() {
 		return nil
 	}
 	if tg := x.target; tg.provider == nil && (x.op == llm.OpResponses || tg.paths[x.path]) {
 		return nil // the members speak the client's dialect
 	}
-	req := x.req
-	if tg := x.target; x.op == llm.OpChat && len(tg.chatDefaults)+len(tg.chatOverrides) > 0 {
+	req, tg := x.req, x.target
+	defaults, overrides := tg.chatDefaults, tg.chatOverrides
+	if x.op == llm.OpEmbeddings {
+		defaults, overrides = tg.defaults, tg.overrides
+	}
+	if (x.op == llm.OpChat || x.op == llm.OpEmbeddings) && len(defaults)+len(overrides) > 0 {
 		var fail *llm.Error
-		set := llm.SetMembers(x.body, tg.chatDefaults, tg.chatOverrides)
+		set := llm.SetMembers(x.body, defaults, overrides)
 		if req, fail = llm.ReadAt(x.op, x.path, x.r.Header.Get("Content-Type"), set, x.table.readLimits); fail != nil {
 			return &failure{reply: fail, class: provider.BadRequest}
 		}

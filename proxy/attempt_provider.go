@@ -71,7 +71,7 @@ func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answ
 	tg.load.open.Add(1)
 	op, path := x.op, x.path
 	if x.translation != nil {
-		op, path = opOf(d), ""
+		op, path = opOf(x.op, d), ""
 	}
 	r, err := tg.provider.Request(a.ctx, c, &provider.Call{
 		Op: op, Dialect: d, Model: tg.named(x), Stream: x.req.Stream, Path: path, Body: x.outBody(),
@@ -110,9 +110,16 @@ func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answ
 	return ans, nil
 }
 
-// opOf is the operation into which requests for answers of a model are
-// translated.
-func opOf(d llm.Dialect) llm.Op {
+// opOf is the operation into which requests are translated.
+func opOf(op llm.Op, d llm.Dialect) llm.Op {
+	switch {
+	case op.Counts():
+		return llm.OpCountTokens
+	case op.Embeds() && d == llm.DialectGemini:
+		return llm.OpEmbedContents
+	case op.Embeds():
+		return llm.OpEmbeddings
+	}
 	switch d {
 	case llm.DialectAnthropic:
 		return llm.OpMessages

@@ -30,8 +30,13 @@ func (x *exchange) attempts() (*answer, *llm.Error) {
 	}
 }
 
-// try asks the target.
+// try asks the target. Neither an answer nor a failure: the gateway has answered
+// itself.
 func (x *exchange) try() (*answer, *failure) {
+	if x.rule == nil && x.op.Counts() && !x.has(x.target) {
+		x.answerCount()
+		return nil, nil
+	}
 	if x.target.provider != nil {
 		return x.tryProvider()
 	}

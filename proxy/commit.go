@@ -229,7 +229,7 @@ func (x *exchange) newReader(a *answer) llm.Reader {
 	if x.translation != nil {
 		return x.translation.Answer(llm.AnswerOptions{
 			Stream: a.sse, Model: name, IncludeUsage: x.req.IncludeUsage, RequestID: x.record.RequestID, Created: x.record.Time.Unix(),
-			MaxBody: int(x.table.cfg.Limits.Body), JSONArray: x.wantsArray(),
+			MaxBody: int(x.table.cfg.Limits.Body), JSONArray: x.wantsArray(), InputTokens: x.req.Prompt.Tokens(),
 		})
 	}
 	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name}

@@ -4,9 +4,11 @@
 package proxy
 
 import (
+	"net/http"
 	"strings"
 	"sync"
 
+	"github.com/penstock/penstock/llm"
 	"github.com/tiktoken-go/tokenizer"
 )
 
@@ -78,19 +80,38 @@ func (x *exchange) estimate(tg *target) int {
 
 // count is the estimate before it is corrected.
 func (x *exchange) count(tg *target) int {
-	plain := x.req.Prompt.Tokens()
-	if tg.encoding == "" {
+	plain, by := x.req.Prompt.Tokens(), tg.encoding
+	if by == "" && x.op.Counts() { // the one who asks is the client
+		by = encoding(tg.named(x))
+	}
+	if by == "" {
 		return plain
 	}
-	if x.plan.counted.encoding == tg.encoding {
+	if x.plan.counted.encoding == by {
 		return x.plan.counted.tokens
 	}
-	c := x.server.tokenizers.of(tg.encoding)
+	c := x.server.tokenizers.of(by)
 	if c == nil {
 		return plain
 	}
-	x.plan.counted = counted{tg.encoding, tokensOf(c, x, plain)}
+	x.plan.counted = counted{by, tokensOf(c, x, plain)}
 	return x.plan.counted.tokens
+}
+
+// answerCount answers a request to count with the estimate for the target, which has
+// no call for it.
+func (x *exchange) answerCount() {
+	n := max(1, x.estimate(x.target))
+	x.record.Tokens.Input, x.record.Dropped = n, nil
+	x.estimated = "input_tokens"
+	if x.op == llm.OpCountContents {
+		x.estimated = "totalTokens"
+	}
+	h := x.w.Header()
+	h.Set("X-Model-Used", x.record.ModelUsed)
+	h.Set("Content-Type", "application/json")
+	x.tellRouting(h)
+	x.answer(http.StatusOK, llm.CountAnswer(x.op, n))
 }
 
 // tokensOf counts the text of the prompt, up to exactBytes of it. plain is the

@@ -6,6 +6,7 @@ package proxy
 import (
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/penstock/penstock/config"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,8 +31,14 @@ type Instruments struct {
 	reg      prometheus.Registerer
 }
 
-// targetCounts are the instruments of one model on one pool, looked up once.
+// targetCounts are the instruments of one model on one pool, looked up once: at
+// the start, so that rates begin at 0, or with very many models at the first
+// request, for each has forty series.
 type targetCounts struct {
+	in          *Instruments
+	model, pool string
+	once        sync.Once
+
 	seconds, ttft, tpot prometheus.Observer
 	input, cached       prometheus.Counter
 	output              prometheus.Counter
@@ -88,14 +95,23 @@ func (in *Instruments) openBy(f func() float64) {
 	}
 }
 
-func (in *Instruments) target(model, pool string) *targetCounts {
-	return &targetCounts{
-		seconds: in.seconds.WithLabelValues(model, pool), ttft: in.ttft.WithLabelValues(model, pool),
-		tpot:  in.tpot.WithLabelValues(model, pool),
-		input: in.tokens.WithLabelValues(model, pool, "input"), cached: in.tokens.WithLabelValues(model, pool, "cached"),
-		output: in.tokens.WithLabelValues(model, pool, "output"),
-		ok:     in.requests.WithLabelValues(model, pool, "200", ""),
+// manyModels is from how many models on series are made at the first request.
+const manyModels = 500
+
+func (in *Instruments) target(model, pool string, models int) *targetCounts {
+	c := &targetCounts{in: in, model: model, pool: pool}
+	if models < manyModels {
+		c.once.Do(c.make)
 	}
+	return c
+}
+
+func (c *targetCounts) make() {
+	in, model, pool := c.in, c.model, c.pool
+	c.seconds, c.ttft, c.tpot = in.seconds.WithLabelValues(model, pool), in.ttft.WithLabelValues(model, pool), in.tpot.WithLabelValues(model, pool)
+	c.input, c.cached = in.tokens.WithLabelValues(model, pool, "input"), in.tokens.WithLabelValues(model, pool, "cached")
+	c.output = in.tokens.WithLabelValues(model, pool, "output")
+	c.ok = in.requests.WithLabelValues(model, pool, "200", "")
 }
 
 // observe counts one exchange that has ended.
@@ -113,6 +129,7 @@ func (in *Instruments) observe(x *exchange) {
 		return
 	}
 	c := x.target.counts
+	c.once.Do(c.make)
 	if rec.Status == 200 && rec.ErrorClass == "" {
 		c.ok.Inc()
 	} else {

@@ -67,7 +67,7 @@ func (x *exchange) copyFor(m *mirror) func(body []byte, whole bool) {
 	u := *x.r.URL
 	u.Scheme, u.User, u.Path, u.RawPath, u.Fragment = tg.upstream.scheme, nil, decoded(x.http.path), x.http.path, ""
 	r.URL = &u
-	q := tg.pickRequest(x.record.RequestID, x.req, x.r, x.path)
+	q := pickRequest(x.record.RequestID, tg.model, x.req, x.r, x.path)
 	return func(body []byte, whole bool) {
 		switch {
 		case !whole:

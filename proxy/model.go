@@ -19,7 +19,7 @@ import (
 
 // models compiles the models of a configuration.
 func (b *builder) models() error {
-	cfg, t := b.cfg, b.table
+	cfg, t, resolve := b.cfg, b.table, b.cfg.Resolver()
 	for i := range cfg.Models {
 		mc := &cfg.Models[i]
 		if mc.Alias != "" {
@@ -38,7 +38,7 @@ func (b *builder) models() error {
 	slices.SortStableFunc(t.patterns, func(a, b *model) int { return cmp.Compare(len(b.name), len(a.name)) })
 	for i := range cfg.Models {
 		if mc := &cfg.Models[i]; mc.Alias != "" {
-			end := cfg.Resolve(mc.Name)
+			end := resolve(mc.Name)
 			if end == nil {
 				return fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
 			}
@@ -49,7 +49,7 @@ func (b *builder) models() error {
 		mc := &cfg.Models[i]
 		m := t.model(mc.Name)
 		for j := range mc.Fallbacks {
-			f, err := b.fallback(mc, &mc.Fallbacks[j], m)
+			f, err := b.fallback(mc, &mc.Fallbacks[j], m, resolve)
 			if err != nil {
 				return fmt.Errorf("model %s: %w", mc.Name, err)
 			}
@@ -85,10 +85,10 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 	return m, nil
 }
 
-func (b *builder) fallback(mc *config.Model, fc *config.Fallback, m *model) (f fallback, err error) {
+func (b *builder) fallback(mc *config.Model, fc *config.Fallback, m *model, resolve func(string) *config.Model) (f fallback, err error) {
 	f.on = fc.On
 	if fc.VirtualModel != "" {
-		if end := b.cfg.Resolve(fc.VirtualModel); end != nil {
+		if end := resolve(fc.VirtualModel); end != nil {
 			f.model = b.table.model(end.Name)
 		}
 		if f.model == nil {
@@ -117,12 +117,17 @@ func (b *builder) modelTarget(mc *config.Model, tc config.Target, m *model) (*ta
 	if err != nil {
 		return nil, err
 	}
-	if tg.model = tc.Model; tg.model == "" && !m.wild {
-		tg.model = mc.Name
-	}
 	tg.label = cmp.Or(tc.Provider, tc.Pool)
-	if tg.model != "" {
-		tg.label += "/" + tg.model
+	switch {
+	case strings.Contains(tc.Model, "*"):
+		tg.star = tc.Model
+	case tc.Model == "" && !m.wild:
+		tg.model = mc.Name
+	default:
+		tg.model = tc.Model
+	}
+	if name := cmp.Or(tg.model, tg.star); name != "" {
+		tg.label += "/" + name
 	}
 	if tc.Weight != nil {
 		tg.weight = *tc.Weight
@@ -217,7 +222,7 @@ func (b *builder) target(name, model string) (*target, error) {
 	}
 	tg := &target{
 		label: name, pool: name, weight: 1, plain: pc.Plain, apiKey: pc.APIKey, backend: b.backends[name], upstream: u,
-		counts: b.server.metrics.target(model, name),
+		counts: b.server.metrics.target(model, name, len(b.cfg.Models)),
 		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 	}
 	tg.quirks = llm.Quirks{MaxTokens: true, SystemRole: true} // which every engine knows
@@ -230,7 +235,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	if p == nil {
 		return nil, fmt.Errorf("no provider %s", name)
 	}
-	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name)}
+	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name, len(b.cfg.Models))}
 	q := p.Quirks()
 	if tg.quirks = quirksOf(q); q.Name != "" && q.Name != "openai" {
 		tg.ways = tg.quirks

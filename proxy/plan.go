@@ -30,6 +30,7 @@ type plan struct {
 	chain     []fallback // that follow, in order
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
+	star      string     // what the * of the model's name stands for; "": nothing
 	tried     []*target
 	models    []*model // whose targets and fallbacks have been taken up
 	here      int      // attempts at the target, a provider
@@ -59,6 +60,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 		return llm.ModelNotFound(asked)
 	}
 	x.model, x.service = m, &m.service
+	x.plan.star, _ = config.MatchStar(m.name, asked)
 	if m.name != asked && !m.wild {
 		x.record.Alias = m.name
 	}
@@ -132,14 +134,12 @@ const notThisPath = "the path is not served there"
 // unfit says why tg cannot serve the request, "" if it can.
 func (x *exchange) unfit(tg *target) string {
 	switch {
+	case tg.star != "" && x.plan.star == "":
+		return "the name that is asked for has nothing for the * of " + tg.star
 	case tg.provider == nil && !tg.serves(x):
 		return notThisPath
-	case tg.provider == nil && translates(x.op) && x.op.Further() && !tg.paths[x.path] && !llm.Speaks(x.op, llm.DialectOpenAI):
+	case !x.op.Counts() && !x.has(tg): // the gateway can count, if nobody else does
 		return fmt.Sprintf("it has no %s", x.op)
-	case tg.provider != nil:
-		if d, ok := tg.provider.SpeaksModel(x.op, tg.named(x)); !ok || !llm.Speaks(x.op, d) {
-			return fmt.Sprintf("it has no %s", x.op)
-		}
 	}
 	if why := x.outside(tg); why != "" {
 		return why
@@ -152,18 +152,18 @@ func (x *exchange) unfit(tg *target) string {
 	return x.incapable(tg)
 }
 
-// translates says that requests of this kind can be put into another dialect.
-func translates(op llm.Op) bool {
-	switch op {
-	case llm.OpChat, llm.OpMessages, llm.OpGenerate, llm.OpResponses:
-		return true
+// has says that tg has the operation, in the client's dialect or another.
+func (x *exchange) has(tg *target) bool {
+	if tg.provider == nil {
+		return !x.op.Translates() || !x.op.Further() || tg.paths[x.path] || llm.Speaks(x.op, llm.DialectOpenAI)
 	}
-	return false
+	d, ok := tg.provider.SpeaksModel(x.op, tg.named(x))
+	return ok && llm.Speaks(x.op, d)
 }
 
 // serves says that a pool's members serve the path.
 func (tg *target) serves(x *exchange) bool {
-	return !x.op.Further() || x.upgrades() || tg.paths[x.path] || translates(x.op)
+	return !x.op.Further() || x.upgrades() || tg.paths[x.path] || x.op.Translates()
 }
 
 // outside says why the request may not be processed where tg is. No fallback
@@ -478,13 +478,18 @@ func (x *exchange) nobody() *llm.Error {
 // title is the target as headers and records have it.
 func (x *exchange) title(tg *target) string {
 	if tg.model == "" && x.rule == nil {
-		return tg.label + "/" + x.record.ModelAsked
+		return tg.where() + "/" + tg.named(x)
 	}
 	return tg.label
 }
 
 // named is the model's name at the target.
-func (tg *target) named(x *exchange) string { return cmp.Or(tg.model, x.record.ModelAsked) }
+func (tg *target) named(x *exchange) string {
+	if tg.star != "" {
+		return strings.Replace(tg.star, "*", x.plan.star, 1)
+	}
+	return cmp.Or(tg.model, x.record.ModelAsked)
+}
 
 // where is the pool or provider, as metrics have it.
 func (tg *target) where() string {

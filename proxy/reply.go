@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -51,7 +52,7 @@ func (x *exchange) reply(e *llm.Error) {
 		x.replyGRPC(e)
 		return
 	}
-	body := e.Body(x.op, rec.RequestID)
+	body := e.BodyIn(llm.ErrorDialect(x.op, cmp.Or(x.path, x.r.URL.Path), x.r.Header), rec.RequestID)
 	kind := "application/json"
 	if x.denial != nil && x.denial.Body != nil {
 		body = x.denial.Body // the picker's own words

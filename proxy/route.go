@@ -75,6 +75,7 @@ type target struct {
 	label    string // in headers and records: pool or provider, and the model
 	pool     string
 	model    string // "" on HTTP routes, and for the name that is asked for
+	star     string // likewise, but that its * is for what the * of the model's name stands for; "": it has none
 	weight   int
 	priority int
 	plain    bool // the members are no model servers
@@ -269,7 +270,7 @@ func (x *exchange) match(host string) *llm.Error {
 // elsewhere says that an operation may be served although no pool has its path:
 // by translation, or by a provider.
 func (t *table) elsewhere(op llm.Op, path string) bool {
-	return translates(op) || len(t.cfg.Providers) > 0 && (op != llm.OpOther || provider.PassesOn(path))
+	return op.Translates() || len(t.cfg.Providers) > 0 && (op != llm.OpOther || provider.PassesOn(path))
 }
 
 // choose draws a target by weight, which the weights must allow.
@@ -286,10 +287,11 @@ func (s *service) choose() *target {
 	panic("proxy: weights do not add up")
 }
 
-// pickRequest is what a picker may know of a request to this target.
-func (tg *target) pickRequest(id string, req *llm.Request, r *http.Request, path string) *epp.Request {
+// pickRequest is what a picker may know of a request to a target.
+// named is its name there, "" for the one that is asked for.
+func pickRequest(id, named string, req *llm.Request, r *http.Request, path string) *epp.Request {
 	p := &epp.Request{
-		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: cmp.Or(tg.model, req.Model), Asked: req.Model,
+		ID: id, Method: http.MethodPost, Path: path, Op: req.Op, Model: cmp.Or(named, req.Model), Asked: req.Model,
 		Prompt: &req.Prompt, CacheSalt: req.CacheSalt, MaxTokens: req.MaxTokens, Stream: req.Stream,
 	}
 	if r != nil {

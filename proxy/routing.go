@@ -49,6 +49,9 @@ func (x *exchange) tellRouting(h http.Header) {
 	if x.record.Fallback != "" {
 		h.Set("X-Penstock-Fallback", x.record.Fallback)
 	}
+	if x.estimated != "" {
+		h.Set("X-Penstock-Estimated", x.estimated)
+	}
 	if len(x.record.Dropped) > 0 {
 		h.Set("X-Penstock-Dropped", strings.Join(x.record.Dropped, ", "))
 	}
@@ -178,7 +181,7 @@ func classOf(cause error, connected bool) provider.Class {
 }
 
 // canMake says that the gateway can make an answer of this kind itself.
-func (x *exchange) canMake() bool { return !x.sent && translates(x.op) }
+func (x *exchange) canMake() bool { return !x.sent && x.op.Generates() }
 
 // answerStatic answers with text, in the client's dialect.
 func (x *exchange) answerStatic(text string) *llm.Error {

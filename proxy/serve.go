@@ -64,11 +64,13 @@ type picking struct {
 
 // progress is how far an exchange has come.
 type progress struct {
-	stalled  bool       // the upload ran out of time
-	sent     bool       // the head of an answer went to the client
-	broken   bool       // the answer broke: end the connection, not the message
-	midEvent bool       // the bytes sent end inside an event
-	reader   llm.Reader // of the answer that is sent; nil: none
+	stalled  bool // the upload ran out of time
+	sent     bool // the head of an answer went to the client
+	broken   bool // the answer broke: end the connection, not the message
+	midEvent bool // the bytes sent end inside an event
+	// estimated is the member of the answer that the gateway has counted itself.
+	estimated string
+	reader    llm.Reader // of the answer that is sent; nil: none
 }
 
 // serve is one request from its first line to its last byte. What it returns

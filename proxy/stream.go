@@ -103,6 +103,9 @@ func (x *exchange) sendHead(res *http.Response) {
 	if x.record.ModelUsed != "" {
 		h.Set("X-Model-Used", x.record.ModelUsed)
 	}
+	if x.translation != nil && x.op == llm.OpEmbeddings && res.StatusCode < 300 && !x.reader.Usage().Reported {
+		x.estimated = "usage"
+	}
 	x.tellRouting(h)
 	if x.rule == nil && res.StatusCode >= 400 {
 		x.tellRetries(h, res.StatusCode)

@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/penstock/penstock/pool"
@@ -70,7 +71,7 @@ func (f *fallback) classes() string {
 
 func (tg *target) status(model, fallback string) TargetStatus {
 	s := TargetStatus{
-		Model: model, Target: tg.label, Pool: tg.pool, Upstream: tg.model, Priority: tg.priority, Weight: tg.weight, Fallback: fallback,
+		Model: model, Target: tg.label, Pool: tg.pool, Upstream: cmp.Or(tg.model, tg.star), Priority: tg.priority, Weight: tg.weight, Fallback: fallback,
 		Open: tg.load.open.Load(), Wait: math.Float64frombits(tg.load.wait.Load()), Tokens: tg.ratio.of(),
 	}
 	if tg.provider != nil {

@@ -126,6 +126,10 @@ func (c *call) rawPredict() {
 		c.refuse(invalidField("", "The request body is not valid JSON: "+err.Error()))
 	case string(all["anthropic_version"]) != `"vertex-2023-10-16"`:
 		c.refuse(invalidField("anthropic_version", "anthropic_version: Field required"))
+	case model == "count-tokens" && method == "rawPredict": // of the model in the body
+		delete(all, "anthropic_version")
+		c.body = encode(all)
+		c.messages(true)
 	case all["model"] != nil:
 		c.refuse(invalidField("model", "model: Extra inputs are not permitted"))
 	default:

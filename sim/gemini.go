@@ -18,7 +18,7 @@ type geminiShape struct{}
 func (geminiShape) routes(p *Provider, mux *http.ServeMux) {
 	p.handle(mux, "POST /token", (*call).googleToken)
 	for _, prefix := range []string{"/v1beta", "/v1"} {
-		p.handle(mux, "POST "+prefix+"/models/{call...}", func(c *call) { c.geminiCall() })
+		p.handle(mux, "POST "+prefix+"/models/{call...}", func(c *call) { c.geminiCall(false) })
 		p.handle(mux, "GET "+prefix+"/models/{model...}", func(c *call) {
 			if c.resolve(c.r.PathValue("model")) {
 				c.reply(geminiModel(p, c.r.PathValue("model")))
@@ -32,7 +32,7 @@ func (geminiShape) routes(p *Provider, mux *http.ServeMux) {
 			c.reply(map[string]any{"models": all})
 		})
 		p.handle(mux, "POST "+prefix+"/projects/{project}/locations/{location}/publishers/google/models/{call...}",
-			func(c *call) { c.geminiCall() })
+			func(c *call) { c.geminiCall(true) })
 	}
 }
 
@@ -134,8 +134,8 @@ func quotaFailure(id string) any {
 
 func (geminiShape) limited(http.Header, limitState) {} // Google says nothing
 
-// geminiCall does what the path names after the colon.
-func (c *call) geminiCall() {
+// geminiCall does what the path names after the colon; vertex: it is one of Vertex.
+func (c *call) geminiCall(vertex bool) {
 	model, method, _ := strings.Cut(c.r.PathValue("call"), ":")
 	switch method {
 	case "generateContent", "streamGenerateContent":
@@ -166,9 +166,19 @@ func (c *call) geminiCall() {
 			c.reply(w.whole())
 		}
 	case "countTokens":
-		c.geminiCount(model)
+		c.geminiCount(model, vertex)
 	case "embedContent", "batchEmbedContents":
+		if vertex { // there it is predict, for the models that embed and nothing else
+			c.refuse(&problem{class: "model", model: model})
+			return
+		}
 		c.geminiEmbed(model, method == "batchEmbedContents")
+	case "predict":
+		if !vertex {
+			c.refuse(&problem{class: "path"})
+			return
+		}
+		c.vertexEmbed(model)
 	default:
 		c.refuse(&problem{class: "path"})
 	}
@@ -188,78 +198,6 @@ func (c *call) jsonList() *frames {
 		},
 		broken: func(string) []byte { return []byte(`,{"broken": [`) },
 	}
-}
-
-func (c *call) geminiCount(model string) {
-	var req struct {
-		Inner json.RawMessage `json:"generateContentRequest"`
-	}
-	body := c.body
-	if json.Unmarshal(body, &req) == nil && len(req.Inner) > 0 {
-		body = req.Inner
-	}
-	t, _, bad := readGemini(body, model, &c.p.maker.secret)
-	if bad != nil {
-		c.refuse(bad)
-		return
-	}
-	if c.resolve(model) {
-		prompt, _ := t.render()
-		c.reply(map[string]any{
-			"totalTokens":         prompt.count(),
-			"promptTokensDetails": []any{map[string]any{"modality": "TEXT", "tokenCount": prompt.count()}},
-		})
-	}
-}
-
-func (c *call) geminiEmbed(model string, batch bool) {
-	type request struct {
-		Content    geminiContent `json:"content"`
-		Dimensions int           `json:"outputDimensionality"`
-	}
-	var req struct {
-		request
-		Requests []request `json:"requests"`
-	}
-	if err := json.Unmarshal(camelNames(c.body, 0), &req); err != nil {
-		c.refuse(&problem{class: "invalid", message: "Invalid JSON payload received. " + err.Error()})
-		return
-	}
-	if !c.resolve(model) {
-		return
-	}
-	all := req.Requests
-	if !batch {
-		all = []request{req.request}
-	}
-	out := []any{}
-	c.start()
-	for _, r := range all {
-		var t tokens
-		for _, p := range r.Content.Parts {
-			if p.Text != nil {
-				t = t.segment(*p.Text)
-			}
-		}
-		if t.count() == 0 {
-			c.refuse(&problem{class: "invalid", message: "* EmbedContentRequest.content: content is not specified\n"})
-			return
-		}
-		c.counts.prompt += t.count()
-		n := defaultDimensions
-		if r.Dimensions > 0 {
-			n = min(r.Dimensions, 4096)
-		}
-		out = append(out, map[string]any{"values": vector(t, n)})
-	}
-	if !c.pause(c.p.cfg.TTFT) {
-		return
-	}
-	if batch {
-		c.reply(map[string]any{"embeddings": out})
-		return
-	}
-	c.reply(map[string]any{"embedding": out[0]})
 }
 
 // geminiWire words answers.

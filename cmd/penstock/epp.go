@@ -257,6 +257,6 @@ func keepPools(c *config.Config) {
 		}
 		c.Models = append(c.Models, m)
 	}
-	reached := *c // aliases of what has gone go too
-	c.Models = slices.DeleteFunc(slices.Clone(c.Models), func(m config.Model) bool { return reached.Resolve(m.Name) == nil })
+	reached := (&config.Config{Models: c.Models}).Resolver() // aliases of what has gone go too
+	c.Models = slices.DeleteFunc(slices.Clone(c.Models), func(m config.Model) bool { return reached(m.Name) == nil })
 }

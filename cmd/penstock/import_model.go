@@ -22,7 +22,6 @@ type modelDraft struct {
 	fallbacks []*fallbackDraft
 	retries   int // further attempts that the file asks for; negative: none
 	attempts  int // retries.attempts to write; 0: none
-	comment   string
 	dropped   bool
 }
 
@@ -125,6 +124,11 @@ func (im *litellmImport) model(name, path string, group []*deployment, upstream 
 	return im.add(m)
 }
 
+// carries says that targets are asked for what the * of the name stands for.
+func (m *modelDraft) carries() bool {
+	return slices.ContainsFunc(m.targets, func(t *targetDraft) bool { return strings.Contains(t.model, "*") })
+}
+
 // draws says that some priority has more than one target.
 func (m *modelDraft) draws() bool {
 	seen := map[int]bool{}
@@ -158,46 +162,29 @@ func rankOf(group []*deployment) map[*deployment]int {
 	return ranks
 }
 
-// wildcard adds a model for a name with a *. A target is asked for the name
-// that the client wrote, or for one fixed name; it cannot cut a part off.
+// wildcard adds a model for a name with a *. A target is asked for the name that
+// the client wrote, for what the * stands for in it, or for one fixed name.
 func (im *litellmImport) wildcard(name, path string, group []*deployment) {
 	im.wildcards = append(im.wildcards, wildcard{name, group})
-	var whole, cut []*deployment
+	im.model(name, path, group, func(d *deployment) string {
+		if d.model == name {
+			return ""
+		}
+		return d.model
+	})
+	var cut []*deployment // of one provider, which LiteLLM finds without the word in front too
 	for _, d := range group {
-		if !strings.Contains(d.model, "*") || d.model == name {
-			whole = append(whole, d)
-		} else {
+		if d.model == "*" && name == d.word+"/*" {
 			cut = append(cut, d)
 		}
-	}
-	if len(whole) > 0 {
-		im.model(name, path, whole, func(d *deployment) string {
-			if d.model == name {
-				return ""
-			}
-			return d.model
-		})
 	}
 	if len(cut) == 0 {
 		return
 	}
-	word := cut[0].word
-	families := litellmFamilies[word]
-	if name != word+"/*" || cut[0].model != "*" {
-		families = nil
-	}
-	why := "a target is asked for the whole name, of which nothing can be cut: list each name"
-	if len(families) > 0 {
-		why += fmt.Sprintf("; without %s/ in front, as LiteLLM takes them too, these are served: %s", word, strings.Join(families, ", "))
-	}
-	im.lost(path, why)
-	for _, family := range families {
+	for _, family := range litellmFamilies[cut[0].word] {
 		taken := slices.ContainsFunc(im.deployments, func(d *deployment) bool { return d.group == family }) || im.find(family) != nil
 		if !taken {
-			m := im.model(family, path, cut, func(*deployment) string { return "" })
-			if example := "  - {name: " + quoted(literal(word+"/NAME")) + ", targets: [{provider: " + cut[0].provider.name + ", model: NAME}]}"; family == families[len(families)-1] {
-				m.comment = "In place of " + name + ", for each name that clients ask for with " + word + "/ in front:\n" + example
-			}
+			im.model(family, path, cut, func(*deployment) string { return "" })
 		}
 	}
 }
@@ -258,6 +245,8 @@ func (im *litellmImport) makeAliases() {
 			im.lost(at, "model_list has a model of this name, which LiteLLM would never ask: take one of them out")
 		case to.text == e.key || im.reach(to.text, at) == nil:
 			im.lost(at, "the model that it stands for is not carried")
+		case im.find(to.text).carries():
+			im.lost(at, "it stands for a pattern: list an alias for each name")
 		default:
 			im.add(&modelDraft{name: e.key, path: at, alias: to.text, retries: -1})
 		}
@@ -424,7 +413,10 @@ func (im *litellmImport) fallbacksOf(l *listed, on []config.FallbackClass) *mode
 
 func (im *litellmImport) addFallback(m *modelDraft, s step, on []config.FallbackClass, told map[string]bool) {
 	f := &fallbackDraft{path: s.path, on: on}
-	if to := im.reach(s.name, s.path); to != nil && to != m {
+	if to := im.reach(s.name, s.path); to != nil && to != m && to.carries() && !strings.Contains(m.name, "*") {
+		im.lost(s.path, "a name cannot fall back to a pattern: write the name of a model")
+		return
+	} else if to != nil && to != m {
 		f.model = to.name
 	} else if i := slices.IndexFunc(im.deployments, func(d *deployment) bool { return d.id != "" && d.id == s.name }); i >= 0 && to == nil && !strings.Contains(im.deployments[i].model, "*") {
 		d := im.deployments[i]

@@ -244,13 +244,8 @@ func (im *litellmImport) document() []byte {
 	for _, f := range doc.fields {
 		body.WriteByte('\n')
 		body.fields(&yamlMap{fields: []yamlField{f}}, 0, false, "")
-		switch f.key {
-		case "providers":
+		if f.key == "providers" {
 			body.comment(0, im.pools())
-		case "models":
-			for _, m := range im.live() {
-				body.comment(0, m.comment)
-			}
 		}
 	}
 	out := &yamlWriter{}

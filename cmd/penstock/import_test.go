@@ -31,6 +31,9 @@ func imported(t testing.TB, text []byte) (out, report string, err error) {
 		}
 		return "", report, err
 	}
+	if !bytes.HasSuffix(made, []byte("\n")) || bytes.HasSuffix(made, []byte("\n\n")) {
+		t.Errorf("the output does not end with a line:\n%s", made)
+	}
 	env := func(name string) (string, bool) { v, ok := r.variables[name]; return v, ok }
 	if _, err := config.ParseWith("penstock.yaml", made, config.Options{Env: env}); err != nil {
 		t.Errorf("the output is refused: %v\n%s", err, made)

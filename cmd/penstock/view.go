@@ -113,10 +113,11 @@ func pickerStatus(pool string, p *pooled) *admin.PickerStatus {
 func (g *gateway) modelStatus() []admin.ModelStatus {
 	cfg := g.cfg.Load()
 	var out []admin.ModelStatus
+	resolve := cfg.Resolver()
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		s := admin.ModelStatus{Name: m.Name, Alias: m.Alias}
-		if m = cfg.Resolve(m.Name); m == nil {
+		if m = resolve(m.Name); m == nil {
 			continue
 		}
 		for _, t := range m.Targets {
