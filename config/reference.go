@@ -398,7 +398,7 @@ func meanings() map[string]string {
 		"Provider.project":      "Project of Google Cloud, for vertex.",
 		"Provider.apiVersion":   "For azure, the version of the classic paths (/openai/deployments/…); unless set, the paths below /openai/v1 are used.",
 		"Provider.credentials":  "Accounts, among which requests are shared; with none, none is sent.",
-		"Provider.headers":      "Header fields set on every request; credentials have no place here.",
+		"Provider.headers":      "Header fields set on every request, shown nowhere; file:PATH reads a value from a file. Credentials of the API itself have no place here.",
 		"Provider.allowHTTP":    "Must be true for a plaintext baseURL that is not loopback.",
 		"Provider.allowPrivate": "Must be true for a baseURL that leads to a private address. Link-local and metadata addresses are always refused.",
 		"Provider.timeouts":     "As timeouts, for requests to this provider.",
