@@ -75,6 +75,7 @@ type failure struct {
 	outcome pool.Outcome
 	blame   bool // the member is at fault: tell passive health
 	retry   bool // another attempt may follow
+	paid    bool // and has been taken from the budget
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
