@@ -221,7 +221,7 @@ func (x *exchange) newReader(a *answer) llm.Reader {
 			MaxBody: int(x.table.cfg.Limits.Body), JSONArray: x.wantsArray(),
 		})
 	}
-	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name}
+	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name, Whole: a.credential != nil}
 	if o.AnswerModel != "" || o.DropUsage {
 		a.res.Header.Del("Content-Length")
 	}

@@ -48,6 +48,7 @@ import (
 //	status CODE [H=V] … BODY  an answer; BODY may be @FILE
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
 //	slowly FILE               likewise, each event on its own
+//	pieces FILE               likewise, broken where there is a ¦
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	raw FILE                  the file, head and body, with CR before each LF
@@ -333,6 +334,11 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 			p.send(w, event)
 			time.Sleep(5 * time.Millisecond)
 		}
+	case "pieces":
+		for piece := range strings.SplitSeq(p.scene.c.File(p.scene.t, rest), "¦") {
+			p.send(w, piece)
+			time.Sleep(5 * time.Millisecond)
+		}
 	case "raw":
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err == nil {
@@ -360,7 +366,9 @@ func (p *scripted) send(w http.ResponseWriter, text string) {
 	if strings.HasPrefix(text, "{") {
 		kind = "application/json"
 	}
-	w.Header().Set("Content-Type", kind)
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", kind)
+	}
 	io.WriteString(w, text)
 	w.(http.Flusher).Flush()
 }
