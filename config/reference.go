@@ -377,8 +377,8 @@ func meanings() map[string]string {
 		"Retries.within":      "No further attempt at a provider so long after the request came.",
 		"Retries.budget":      "Retries per request over the last 10 s (at least 10 in that time).",
 
-		"Limits.body":           "Longest request body, after decompression.",
-		"Limits.bodiesInFlight": "Request bodies in memory of all requests together; over it: 503.",
+		"Limits.body":           "Longest request body, after decompression; longest answer that is read whole before it is passed on, or that a provider sends compressed.",
+		"Limits.bodiesInFlight": "All request bodies held at one time, with the answers that are read whole before they are passed on; over it: 503.",
 		"Limits.headers":        "Longest request header.",
 		"Limits.jsonDepth":      "Deepest nesting of a request body.",
 		"Limits.headerTimeout":  "Time for a client to send its header.",

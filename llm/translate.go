@@ -209,10 +209,22 @@ func cannotServe(op Op, d Dialect) *Error {
 	return err
 }
 
+// Reshaped is the translation of a request that goes to a server of the client's
+// own dialect, for an answer that comes whole where a stream is asked for, or the
+// other way round: what is known of it is written anew in the form asked for. It
+// says no where nothing can be written.
+func Reshaped(op Op, stream bool, q Quirks) (*Translation, bool) {
+	switch op {
+	case OpChat, OpResponses, OpMessages, OpGenerate:
+		return &Translation{Op: op, Stream: stream, dialect: op.Dialect(), quirks: q}, true
+	}
+	return nil, false
+}
+
 // Answer reads one answer to the request.
 func (t *Translation) Answer(o AnswerOptions) Reader {
 	array := o.JSONArray && t.Stream && t.Op == OpGenerate
-	if t.dialect == t.Op.Dialect() {
+	if t.dialect == t.Op.Dialect() && o.Stream == t.Stream {
 		tap := NewTap(TapOptions{Op: t.Op, Stream: o.Stream, DropUsage: t.Stream && !o.IncludeUsage && !t.usage, AnswerModel: o.Model})
 		if array && o.Stream {
 			return &arrayReader{Reader: tap}

@@ -267,7 +267,7 @@ func (a *attempt) answers(res *http.Response) (*answer, *failure) {
 		return nil, f
 	}
 	if a.credential != nil {
-		unzip(res)
+		unzip(res, int64(a.x.table.cfg.Limits.Body))
 	}
 	ans := &answer{attempt: a, res: res, sse: llm.IsStream(a.speaks(), mediaType(res.Header))}
 	enough := ans.enough()
@@ -679,6 +679,8 @@ func (a *attempt) classify(err error) *failure {
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "headers_too_large",
 			Message: "the request's headers are larger than the model server takes",
 		}}
+	case err == errUnzipped:
+		return &failure{reply: llm.UpstreamFailed(err.Error()), sent: sent}
 	case errors.Is(err, errNoTunnel):
 		return &failure{reply: llm.UpgradeRefused(a.x.r.Header.Get("Upgrade"))}
 	case ownLimit(err):
@@ -735,6 +737,8 @@ func (a *attempt) close() {
 func (a *answer) close() {
 	a.attempt.close()
 	a.res.Body.Close()
+	a.x.server.bodies.Add(-a.held)
+	a.held = 0
 	if a.buf != nil {
 		a.buffers.Put(a.buf)
 		a.buf = nil

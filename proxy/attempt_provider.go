@@ -6,6 +6,7 @@ package proxy
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -132,7 +133,7 @@ func (a *attempt) refused(res *http.Response, began time.Time) *failure {
 	if res.StatusCode < 300 {
 		return nil
 	}
-	unzip(res)
+	unzip(res, maxRefusalBody)
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusalBody))
 	res.Body.Close()
 	f := &failure{sent: true, reached: true}
@@ -184,12 +185,13 @@ func (a *attempt) ends(v provider.Verdict, h http.Header, latency time.Duration)
 	}
 }
 
-// unzip takes a compression off an answer that nobody asked for.
-func unzip(res *http.Response) {
+// unzip takes a compression off an answer that nobody asked for. It is unpacked
+// up to limit: a thousandth of that may have come.
+func unzip(res *http.Response, limit int64) {
 	if !strings.EqualFold(res.Header.Get("Content-Encoding"), "gzip") {
 		return
 	}
-	res.Body = &unzipped{source: res.Body}
+	res.Body = &unzipped{source: res.Body, left: limit}
 	res.Header.Del("Content-Encoding")
 	res.Header.Del("Content-Length")
 	res.ContentLength = -1
@@ -199,8 +201,11 @@ func unzip(res *http.Response) {
 type unzipped struct {
 	source io.ReadCloser
 	gz     *gzip.Reader
+	left   int64 // bytes that may still come out
 	err    error
 }
+
+var errUnzipped = errors.New("the server's compressed answer is larger than limits.body")
 
 func (u *unzipped) Read(p []byte) (int, error) {
 	if u.gz == nil && u.err == nil {
@@ -209,7 +214,12 @@ func (u *unzipped) Read(p []byte) (int, error) {
 	if u.err != nil {
 		return 0, u.err
 	}
-	return u.gz.Read(p)
+	n, err := u.gz.Read(p[:min(int64(len(p)), u.left+1)])
+	if u.left -= int64(n); u.left < 0 {
+		u.err, err = errUnzipped, errUnzipped
+		n--
+	}
+	return n, err
 }
 
 func (u *unzipped) Close() error { return u.source.Close() }

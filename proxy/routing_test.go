@@ -6,6 +6,7 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -49,6 +50,7 @@ import (
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
 //	slowly FILE               likewise, each event on its own
 //	pieces FILE               likewise, broken where there is a ¦
+//	bomb SIZE                 200 with a whole answer of so many letters, compressed
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	raw FILE                  the file, head and body, with CR before each LF
@@ -256,6 +258,8 @@ var changing = []struct {
 }{
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "SERVER"},
 	{regexp.MustCompile(`"request_id":"[^"]*"`), `"request_id":"ID"`},
+	{regexp.MustCompile(`aaaa{200,}`), "aaaa…"},
+	{regexp.MustCompile(`"responseId":"[0-9a-f]{32}"`), `"responseId":"ID"`},
 	{regexp.MustCompile(`"created":\d+`), `"created":0`},
 	{regexp.MustCompile(`"created_at":\d+`), `"created_at":0`},
 	{regexp.MustCompile(`(chatcmpl-|msg_|resp_|call_|toolu_|fc_)[0-9a-f]{16,}`), "${1}ID"},
@@ -334,6 +338,16 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 			p.send(w, event)
 			time.Sleep(5 * time.Millisecond)
 		}
+	case "bomb":
+		size, err := strconv.Atoi(rest)
+		if err != nil {
+			panic(line)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Encoding", "gzip")
+		gz := gzip.NewWriter(w)
+		fmt.Fprintf(gz, `{"object":"chat.completion","choices":[{"index":0,"message":{"content":"%s"},"finish_reason":"stop"}]}`, strings.Repeat("a", size))
+		gz.Close()
 	case "pieces":
 		for piece := range strings.SplitSeq(p.scene.c.File(p.scene.t, rest), "¦") {
 			p.send(w, piece)

@@ -371,6 +371,9 @@ func (y *relay) failed(err error) *llm.Error {
 		return uploadError(x.http.source.failed())
 	}
 	y.a.report(pool.Reset)
+	if errors.Is(err, errUnzipped) {
+		return llm.UpstreamFailed(err.Error())
+	}
 	return llm.UpstreamFailed("the model server broke off its answer")
 }
 
