@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
 )
@@ -68,6 +69,9 @@ func (x *exchange) affinityFor(tg *target) uint64 {
 func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answer, *failure) {
 	tg, began := x.target, time.Now()
 	a := x.begins(nil)
+	if x.plan.request == 0 { // the body is let go before the answer ends
+		x.plan.request = xxhash.Sum64(x.body)
+	}
 	a.credential, a.dialect, a.account = c, d, tg.provider.Begin(c, tg.named(x))
 	tg.load.open.Add(1)
 	op, path := x.op, x.path
@@ -181,6 +185,7 @@ func (a *attempt) scrub(text string) string {
 // ends tells the provider what became of the attempt; the first call counts.
 func (a *attempt) ends(v provider.Verdict, h http.Header, latency time.Duration) {
 	if a.account != nil {
+		v.Request = a.x.plan.request
 		a.account.End(v, h, latency)
 	}
 }

@@ -34,6 +34,7 @@ type plan struct {
 	here      int      // attempts at the target, a provider
 	stale     int      // attempts over a kept connection that was closed: they do not count
 	estimated int      // tokens of the prompt
+	request   uint64   // tells it apart from others, for providers; 0: not made yet
 	counted   counted
 }
 
