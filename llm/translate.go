@@ -18,6 +18,7 @@ type Backend struct {
 	MaxOutput int
 	Quirks    Quirks // of servers that are compatible with OpenAI's
 	Strict    bool   // refuse what would else be left out
+	Seal      string // the mark of its account on reasoning that no other can read; see [Seal]
 	// Images fetches an image where the dialect takes only data. nil: refused.
 	Images func(url string) (mediaType string, data []byte, err error)
 }
@@ -143,9 +144,11 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		if b.Strict && len(t.Dropped) > 0 {
 			return nil, leftOut(t.Dropped[0], b.Dialect)
 		}
-		if body, foreign := withoutForeign(front, t.Body); foreign {
+		if body, foreign := withoutForeign(front, t.Body, b.Seal); foreign {
 			t.Body, t.Dropped = body, append(t.Dropped, foreignThinking)
 			slices.Sort(t.Dropped)
+		} else {
+			t.Body = body
 		}
 		return t, nil
 	}

@@ -212,6 +212,36 @@ func (p *Provider) Named(name string, tried []*Credential) *Credential {
 	return nil
 }
 
+// Fit is Named for a request that another account could serve too: nil unless it
+// could be picked, and is then as if it were.
+func (p *Provider) Fit(name, model string, tried []*Credential) *Credential {
+	c := p.Named(name, tried)
+	if c == nil {
+		return nil
+	}
+	c.look()
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := c.of(model, now)
+	if f, _ := c.fitness(h, now); f > halfOpen {
+		return nil
+	}
+	c.whole.lease(now)
+	h.lease(now)
+	h.used = now
+	return c
+}
+
+// Accounts are the names of the credentials, at least one.
+func (p *Provider) Accounts() []string {
+	names := make([]string, len(p.credentials))
+	for i, c := range p.credentials {
+		names[i] = c.name
+	}
+	return names
+}
+
 // rank orders credentials of which none is fit: the least is the least bad.
 type rank struct {
 	fitness  fitness

@@ -547,6 +547,9 @@ func (x *exchange) outBody() []byte {
 			x.edited = x.adapted()
 		default:
 			x.edited, x.record.Dropped = x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+			if x.plan.sealed != "" { // a pool has made none of it
+				x.edited, x.record.Dropped = llm.Opened(x.op, x.edited, "")
+			}
 		}
 		x.edited = x.parameters(x.edited)
 	}
@@ -557,7 +560,7 @@ func (x *exchange) outBody() []byte {
 // that it needs, and without what only the maker of an earlier answer can read.
 func (x *exchange) adapted() []byte {
 	tg := x.target
-	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways})
+	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways, Seal: x.seal})
 	if fail != nil { // not for a server of this dialect
 		body, dropped := x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		x.record.Dropped = dropped

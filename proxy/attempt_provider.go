@@ -35,7 +35,10 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		var wait time.Duration
 		if x.plan.account != "" {
 			c = tg.provider.Named(x.plan.account, tried)
-		} else {
+		} else if maker := tg.seals[x.plan.sealed]; maker != "" {
+			c = tg.provider.Fit(maker, tg.named(x), tried)
+		}
+		if c == nil && x.plan.account == "" {
 			c, wait = tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
 		}
 		if c == nil {
@@ -71,6 +74,9 @@ func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answ
 	a := x.begins(nil)
 	if x.plan.request == 0 { // the body is let go before the answer ends
 		x.plan.request = xxhash.Sum64(x.body)
+	}
+	if x.plan.sealed != "" { // each account gets the reasoning that it has made
+		x.seal, x.edited = seal(tg.provider, c.Name()), nil
 	}
 	a.credential, a.dialect, a.account = c, d, tg.provider.Begin(c, tg.named(x))
 	tg.load.open.Add(1)

@@ -50,7 +50,7 @@ func (a *answer) commit() *failure {
 	if x.rule == nil && x.op == llm.OpCompletions && a.sse != x.req.Stream && a.res.StatusCode < 300 {
 		return a.broke("the server's answer has not the form that was asked for, a stream or one object")
 	}
-	a.reader = x.newReader(a)
+	a.reader = a.sealing(x.newReader(a))
 	if a.res.StatusCode >= 300 {
 		return nil // an error in the words of a pool's member
 	}

@@ -48,6 +48,7 @@ func (b *builder) models() error {
 	for i := range cfg.Models { // once every model is there
 		mc := &cfg.Models[i]
 		m := t.model(mc.Name)
+		m.several = m.several || len(m.targets) > 1 || len(mc.Fallbacks) > 0
 		for j := range mc.Fallbacks {
 			f, err := b.fallback(mc, &mc.Fallbacks[j], m)
 			if err != nil {
@@ -74,6 +75,7 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 			return nil, err
 		}
 		m.targets = append(m.targets, tg)
+		m.several = m.several || tg.accounts > 1
 		m.weights += tg.weight
 		m.weighted = m.weighted || tc.Weight != nil
 	}
@@ -236,7 +238,14 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()
-	tg.accounts = max(1, len(pc.Credentials))
+	accounts := p.Accounts()
+	tg.accounts = len(accounts)
+	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {
+		tg.seals = map[string]string{}
+		for _, account := range accounts {
+			tg.seals[seal(p, account)] = account
+		}
+	}
 	if pc.Region != "" {
 		tg.regions = []string{pc.Region}
 	}

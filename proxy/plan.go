@@ -29,6 +29,7 @@ type plan struct {
 	chain     []fallback // that follow, in order
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
+	sealed    string     // the mark of the account that has made the newest reasoning; "": not known
 	tried     []*target
 	models    []*model // whose targets and fallbacks have been taken up
 	here      int      // attempts at the target, a provider
@@ -73,6 +74,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	if fail := x.continues(); fail != nil {
 		return fail
 	}
+	x.prefer()
 	if !x.advance(nil) {
 		return x.nobody()
 	}

@@ -52,6 +52,7 @@ type aimed struct {
 	edited      []byte           // body with the target's edits; nil: not made yet
 	translation *llm.Translation // of the request; nil: the target speaks the client's dialect
 	dialect     llm.Dialect      // that it speaks
+	seal        string           // the account's mark on reasoning; "": none comes back
 	fetched     int64            // bytes of images in the translation, counted with the body
 }
 
