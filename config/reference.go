@@ -370,6 +370,8 @@ func meanings() map[string]string {
 		"Timeouts.firstToken": "From the end of the upload to the first byte of a stream; an answer that is not streamed has until total.",
 		"Timeouts.idle":       "Between two chunks of a stream.",
 		"Timeouts.total":      "For the whole request, attempts together.",
+		"Timeouts.ping":       "Silence in a stream that has begun, after which its client gets a comment (: keep-alive), so that nothing between takes it for dead. Not for Gemini's API, whose libraries know no comments.",
+		"Timeouts.firstPing":  "The same silence before the first output, of a model: then the client gets the head and comments, and what fails later is told inside the stream, with status 200. Unset: the head waits for the output.",
 		"Retries.attempts":    "Attempts in all, the first included.",
 		"Retries.perTarget":   "Attempts at one provider.",
 		"Retries.backoff":     "Pause before the second attempt at one provider, spread between a half and the whole; doubles.",

@@ -467,6 +467,13 @@ func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 
 // tellEarly sends a 1xx answer. The early lock is held.
 func (x *exchange) tellEarly(code int, header http.Header) {
+	if p := x.ping; p != nil { // the handler waits for the round trip
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if x.sent {
+			return
+		}
+	}
 	x.writeDeadline(time.Now())
 	defer x.waits()
 	h := x.w.Header()

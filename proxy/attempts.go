@@ -19,8 +19,11 @@ import (
 // them share the attempts of the model, its retry budget and the total time.
 func (x *exchange) attempts() (*answer, *llm.Error) {
 	x.service.budget.request()
+	x.startPing(x.service.timeouts.FirstPing.D())
 	for {
+		x.ping.wait()
 		a, f := x.try()
+		x.ping.back()
 		if f == nil {
 			return a, nil
 		}
@@ -95,6 +98,8 @@ func (x *exchange) backoff(n int) time.Duration {
 
 // sleep waits, and says no if the client has left meanwhile.
 func (x *exchange) sleep(d time.Duration) bool {
+	x.ping.wait()
+	defer x.ping.back()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -51,6 +51,8 @@ import (
 //	slowly FILE               likewise, each event on its own
 //	pieces FILE               likewise, broken where there is a ¦
 //	bomb SIZE                 200 with a whole answer of so many letters, compressed
+//	gaps FILE                 likewise, and waits there until the client got a comment
+//	ping LINE                 waits for such a comment, and then does what LINE says
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	raw FILE                  the file, head and body, with CR before each LF
@@ -76,13 +78,14 @@ type scene struct {
 	url     string
 	out     strings.Builder
 	records chan *usage.Record
+	pings   chan struct{} // has one when the client got a comment
 
 	mu    sync.Mutex
 	calls []string
 }
 
 func newScene(t *testing.T, c *golden.Case) *scene {
-	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16)}
+	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16), pings: make(chan struct{}, 1)}
 	text := c.File(t, "config.yaml")
 	var urls []string
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -181,7 +184,7 @@ func (s *scene) ask(line string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	got, err := io.ReadAll(res.Body)
+	got, err := s.read(res.Body)
 	res.Body.Close()
 	fmt.Fprintf(&s.out, "%d\n", res.StatusCode)
 	for _, name := range slices.Sorted(maps.Keys(res.Header)) {
@@ -189,7 +192,11 @@ func (s *scene) ask(line string) {
 			fmt.Fprintf(&s.out, "%s: %s\n", name, strings.Join(res.Header[name], ", "))
 		}
 	}
-	s.out.WriteString(s.steady(string(got)))
+	quiet := pings.ReplaceAllString(string(got), "$1")
+	s.out.WriteString(s.steady(quiet))
+	if len(quiet) < len(got) {
+		s.out.WriteString("! with comments\n")
+	}
 	if len(got) > 0 && got[len(got)-1] != '\n' {
 		s.out.WriteByte('\n')
 	}
@@ -208,6 +215,43 @@ func (s *scene) ask(line string) {
 	s.mu.Unlock()
 	s.told(rec)
 	s.out.WriteByte('\n')
+}
+
+// pings are comments between two events: how many come is a matter of time.
+var pings = regexp.MustCompile(`(^|\n\n)(?:: keep-alive\n\n)+`)
+
+// read reads a body, and tells of the comments in it as they come.
+func (s *scene) read(body io.Reader) (got []byte, err error) {
+	seen, buf := 0, make([]byte, 4<<10)
+	for {
+		n, err := body.Read(buf)
+		got = append(got, buf[:n]...)
+		if now := bytes.Count(got, []byte(": keep-alive")); now > seen {
+			seen = now
+			select {
+			case s.pings <- struct{}{}:
+			default:
+			}
+		}
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// pinged waits until the client gets a comment.
+func (s *scene) pinged(r *http.Request) {
+	select {
+	case <-s.pings: // of before
+	default:
+	}
+	select {
+	case <-s.pings:
+	case <-r.Context().Done():
+	}
 }
 
 // told writes down what the record says of the routing.
@@ -337,6 +381,16 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
 			time.Sleep(5 * time.Millisecond)
+		}
+	case "ping":
+		p.scene.pinged(r)
+		p.play(w, r, body, rest)
+	case "gaps":
+		for i, piece := range strings.Split(p.scene.c.File(p.scene.t, rest), "¦") {
+			if i > 0 {
+				p.scene.pinged(r)
+			}
+			p.send(w, piece)
 		}
 	case "bomb":
 		size, err := strconv.Atoi(rest)
