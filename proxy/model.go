@@ -14,7 +14,6 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
-	"github.com/penstock/penstock/provider"
 )
 
 // models compiles the models of a configuration.
@@ -172,16 +171,6 @@ func inChat(list []llm.Member) (out []llm.Member) {
 	return out
 }
 
-// quirksOf are the ways of a compatible server, as far as its requests and
-// answers go.
-func quirksOf(q provider.Quirks) llm.Quirks {
-	return llm.Quirks{
-		MaxTokens: q.MaxTokens != "max_completion_tokens", NoStreamOptions: q.NoStreamOptions, SystemRole: q.SystemRole != "developer",
-		NoN: q.SingleN, NoLogprobs: q.NoLogprobs, NoNames: q.NoMessageName, KnownOnly: q.StrictFields, RandomSeed: q.Seed != "",
-		RequiredAny: q.ToolChoiceAny, ToolIDs: q.ToolID > 0,
-	}
-}
-
 // members are the members of a JSON object in the order of their names.
 func members(m map[string]any) ([]llm.Member, error) {
 	var out []llm.Member
@@ -234,7 +223,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	}
 	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name)}
 	q := p.Quirks()
-	if tg.quirks = quirksOf(q); q.Name != "" && q.Name != "openai" {
+	if tg.quirks = q.Quirks; q.Name != "" && q.Name != "openai" {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()

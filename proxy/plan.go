@@ -37,6 +37,7 @@ type plan struct {
 	estimated int      // tokens of the prompt
 	request   uint64   // tells it apart from others, for providers; 0: not made yet
 	counted   counted
+	headers   map[string]string // that conditions see; nil: not made yet
 }
 
 // maxFallbacks bounds the fallbacks of one request, those of other models that
