@@ -24,8 +24,10 @@ import (
 // permissions are given by model. What takes it out in a row: Cooldown.After failures of the
 // provider without an answer in between, for Cooldown.For, doubling up to Max.
 // What never does: faults of the request, clients that leave. A failure that may
-// be of the request's own making counts once for each request, so that one prompt
-// at which a server fails does not take the credential from everybody.
+// be of the request's own making counts once for each request, and again for
+// every tenth time that the same one fails: so one prompt at which a server fails
+// does not take the credential from everybody as long as others have answers, and
+// a server that is down is noticed also where all ask for the same.
 //
 // How it ends: by the clock, asked when it matters. Then it is half open: one
 // request goes first, and the others as soon as that one has an answer, or after
@@ -44,6 +46,7 @@ type health struct {
 	probe  time.Time // end of the lease of the one that goes first; zero: none goes
 
 	failures int      // in a row
+	repeats  int      // failures in the row of a request that had failed in it
 	failed   []uint64 // the newest requests that failed in the row and may be at fault, at most maxFailed
 	trips    int      // times out in a row
 
@@ -80,6 +83,8 @@ const (
 	maxTrips = 30
 	// maxFailed bounds the requests that are told apart in a row of failures.
 	maxFailed = 16
+	// repeatsCount is how many failures of the same request count as one more.
+	repeatsCount = 10
 )
 
 // of is the health of the credential at a model.
@@ -345,7 +350,7 @@ func (p *Provider) Observe(c *Credential, model string, v Verdict, h http.Header
 
 // back closes the circuit, if it is not out for a reason that came later.
 func (h *health) back(now time.Time) {
-	h.failures, h.failed = 0, nil
+	h.failures, h.repeats, h.failed = 0, 0, nil
 	if h.fitness(now) == cooling {
 		return
 	}
@@ -358,7 +363,7 @@ func (p *Provider) failed(c *Credential, x *health, model string, v Verdict, now
 	if f == cooling {
 		return // of a request from before
 	}
-	if v.Class.Doubtful() && x.again(v.Request) {
+	if v.Class.Doubtful() && x.again(v.Request) && x.repeats%repeatsCount != 0 {
 		x.probe, c.whole.probe = time.Time{}, time.Time{} // another request may be the probe
 		return
 	}
@@ -383,6 +388,7 @@ func (h *health) again(request uint64) bool {
 		return false
 	}
 	if slices.Contains(h.failed, request) {
+		h.repeats++
 		return true
 	}
 	if len(h.failed) == maxFailed {

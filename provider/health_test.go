@@ -239,8 +239,8 @@ penstock_provider_cooldowns_total{credential="a",provider="p",reason="timeout"} 
 	})
 }
 
-// One request that fails again and again counts once, and is no probe; where no
-// connection is had the request cannot be the cause.
+// One request that fails again counts once, and one time more for each ten; it is
+// no probe. Where no connection is had the request cannot be the cause.
 func TestOneRequestFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := build(t, one, provider.Options{})
@@ -250,7 +250,7 @@ func TestOneRequestFails(t *testing.T) {
 			v.Request = request
 			p.Observe(c, "m", v, nil, 0)
 		}
-		for range 100 {
+		for range 3 {
 			fail(provider.Server, 1)
 			fail(provider.Reset, 1)
 			fail(provider.Timeout, 2)
@@ -267,6 +267,14 @@ func TestOneRequestFails(t *testing.T) {
 		for range 2 {
 			fail(provider.Connect, 1)
 		}
+		fail(provider.Server, 1)
+		wantStates(t, p, "m", "a cooling server 5s")
+		time.Sleep(6 * time.Second)
+		fail(provider.OK, 0)
+		for range 20 {
+			fail(provider.Server, 1)
+		}
+		wantStates(t, p, "m", "a ready")
 		fail(provider.Server, 1)
 		wantStates(t, p, "m", "a cooling server 5s")
 	})
