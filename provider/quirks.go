@@ -36,7 +36,7 @@ const (
 )
 
 // older are the names that every compatible server knows.
-var older = llm.Quirks{MaxTokens: true, SystemRole: true}
+func older() llm.Quirks { return llm.Quirks{MaxTokens: true, SystemRole: true} }
 
 // quirkTable has the rows in the order of guessing.
 var quirkTable = []Quirks{
@@ -44,28 +44,28 @@ var quirkTable = []Quirks{
 	{Name: "azure", Responses: true, hosts: []string{"openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com"}},
 	{Name: "groq", Quirks: llm.Quirks{SystemRole: true, NoN: true, NoLogprobs: true, NoNames: true}, Responses: true, Limits: LimitsDaily, hosts: []string{"groq.com"}},
 	{Name: "mistral", Quirks: llm.Quirks{MaxTokens: true, NoStreamOptions: true, SystemRole: true, KnownOnly: true, RandomSeed: true, RequiredAny: true, ToolIDs: true}, Limits: LimitsBySize, hosts: []string{"mistral.ai"}},
-	{Name: "deepseek", Quirks: older, Limits: LimitsNone, hosts: []string{"deepseek.com"}},
-	{Name: "together", Quirks: older, hosts: []string{"together.xyz", "together.ai"}},
-	{Name: "openrouter", Quirks: older, Limits: LimitsNone, hosts: []string{"openrouter.ai"}},
+	{Name: "deepseek", Quirks: older(), Limits: LimitsNone, hosts: []string{"deepseek.com"}},
+	{Name: "together", Quirks: older(), hosts: []string{"together.xyz", "together.ai"}},
+	{Name: "openrouter", Quirks: older(), Limits: LimitsNone, hosts: []string{"openrouter.ai"}},
 	{Name: "xai", Quirks: llm.Quirks{SystemRole: true}, Responses: true, Limits: LimitsNone, hosts: []string{"x.ai"}},
-	{Name: "fireworks", Quirks: older, hosts: []string{"fireworks.ai"}},
+	{Name: "fireworks", Quirks: older(), hosts: []string{"fireworks.ai"}},
 	{Name: "perplexity", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true, NoLogprobs: true}, NoVersion: true, Limits: LimitsNone, hosts: []string{"perplexity.ai"}},
 	{Name: "cerebras", Quirks: llm.Quirks{SystemRole: true, NoN: true}, Limits: LimitsDaily, hosts: []string{"cerebras.ai"}},
-	{Name: "ollama", Quirks: older, Limits: LimitsNone, hosts: []string{":11434"}},
-	{Name: "vllm", Quirks: older, Responses: true, Limits: LimitsNone},
-	{Name: "huggingface", Quirks: older, Limits: LimitsNone, hosts: []string{"huggingface.co"}},
-	{Name: "moonshot", Quirks: older, Limits: LimitsNone, hosts: []string{"moonshot.cn", "moonshot.ai"}},
+	{Name: "ollama", Quirks: older(), Limits: LimitsNone, hosts: []string{":11434"}},
+	{Name: "vllm", Quirks: older(), Responses: true, Limits: LimitsNone},
+	{Name: "huggingface", Quirks: older(), Limits: LimitsNone, hosts: []string{"huggingface.co"}},
+	{Name: "moonshot", Quirks: older(), Limits: LimitsNone, hosts: []string{"moonshot.cn", "moonshot.ai"}},
 	{Name: "zhipu", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, Limits: LimitsNone, hosts: []string{"bigmodel.cn", "z.ai"}},
-	{Name: "dashscope", Quirks: older, Limits: LimitsNone, hosts: []string{"aliyuncs.com"}},
-	{Name: "gemini", Quirks: older, Limits: LimitsNone, hosts: []string{"generativelanguage.googleapis.com", "aiplatform.googleapis.com"}},
+	{Name: "dashscope", Quirks: older(), Limits: LimitsNone, hosts: []string{"aliyuncs.com"}},
+	{Name: "gemini", Quirks: older(), Limits: LimitsNone, hosts: []string{"generativelanguage.googleapis.com", "aiplatform.googleapis.com"}},
 	{Name: "cohere", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true, NoNames: true}, Limits: LimitsNone, hosts: []string{"cohere.com", "cohere.ai"}},
-	{Name: "deepinfra", Quirks: older, Limits: LimitsNone, hosts: []string{"deepinfra.com"}},
-	{Name: "siliconflow", Quirks: older, Limits: LimitsNone, hosts: []string{"siliconflow.cn", "siliconflow.com"}},
+	{Name: "deepinfra", Quirks: older(), Limits: LimitsNone, hosts: []string{"deepinfra.com"}},
+	{Name: "siliconflow", Quirks: older(), Limits: LimitsNone, hosts: []string{"siliconflow.cn", "siliconflow.com"}},
 	{Name: "sambanova", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, hosts: []string{"sambanova.ai"}},
-	{Name: "nebius", Quirks: older, hosts: []string{"nebius.com", "nebius.ai"}},
-	{Name: "novita", Quirks: older, Limits: LimitsNone, hosts: []string{"novita.ai"}},
-	{Name: "hyperbolic", Quirks: older, Limits: LimitsNone, hosts: []string{"hyperbolic.xyz"}},
-	{Name: "baseten", Quirks: older, Limits: LimitsNone, hosts: []string{"baseten.co"}},
+	{Name: "nebius", Quirks: older(), hosts: []string{"nebius.com", "nebius.ai"}},
+	{Name: "novita", Quirks: older(), Limits: LimitsNone, hosts: []string{"novita.ai"}},
+	{Name: "hyperbolic", Quirks: older(), Limits: LimitsNone, hosts: []string{"hyperbolic.xyz"}},
+	{Name: "baseten", Quirks: older(), Limits: LimitsNone, hosts: []string{"baseten.co"}},
 	{Name: "nvidia", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, Limits: LimitsNone, hosts: []string{"nvidia.com"}},
 }
 
@@ -84,19 +84,19 @@ func quirksOf(cfg config.Provider, base *url.URL) (Quirks, bool) {
 	case config.ProviderGemini, config.ProviderVertex:
 		name = "gemini"
 	case config.ProviderAnthropic:
-		return Quirks{Quirks: older, Limits: LimitsAnthropic}, true
+		return Quirks{Quirks: older(), Limits: LimitsAnthropic}, true
 	default:
-		return Quirks{Quirks: older, Limits: LimitsNone}, true
+		return Quirks{Quirks: older(), Limits: LimitsNone}, true
 	}
 	if name == "none" {
-		return Quirks{Quirks: older}, true
+		return Quirks{Quirks: older()}, true
 	}
 	for _, q := range quirkTable {
 		if name == q.Name || name == "" && q.at(base) {
 			return q, true
 		}
 	}
-	return Quirks{Quirks: older}, name == ""
+	return Quirks{Quirks: older()}, name == ""
 }
 
 // at says whether a base URL is one of the server's.
