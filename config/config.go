@@ -312,6 +312,8 @@ type Timeouts struct {
 	FirstToken Duration `yaml:"firstToken" default:"5m" min:"1ms" max:"24h"` // from the end of the upload to the first byte of a stream; default 5m
 	Idle       Duration `yaml:"idle" default:"60s" min:"1ms" max:"24h"`      // between two chunks of a stream; default 60s
 	Total      Duration `yaml:"total" default:"30m" min:"1ms" max:"168h"`    // default 30m
+	Ping       Duration `yaml:"ping" default:"15s" min:"1ms" max:"168h"`     // of silence in a stream, after which the client gets a comment; default 15s
+	FirstPing  Duration `yaml:"firstPing" min:"0s" max:"168h"`               // the same before the first output: from then on the status is 200; default: never
 }
 
 // Limits bound what one client can make the gateway hold.

@@ -50,6 +50,13 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 			d.compare(path, a.Elem(), b.Elem())
 		}
 	case reflect.Struct:
+		if f, ok := a.Interface().(Field); ok {
+			g := b.Interface().(Field)
+			if a, b = reflect.ValueOf(f.shown()), reflect.ValueOf(g.shown()); f.shown() == g.shown() {
+				d.say(joinKey(path, "value"), "changed")
+				return
+			}
+		}
 		for i := range a.NumField() {
 			if key := a.Type().Field(i).Tag.Get("yaml"); key != "" {
 				d.compare(joinKey(path, key), a.Field(i), b.Field(i))
@@ -172,7 +179,10 @@ func (d *differ) table(path string, a, b reflect.Value) {
 			d.say(at, "added %s", plain(y))
 		case !y.IsValid():
 			d.say(at, "removed")
-		case !reflect.DeepEqual(x.Interface(), y.Interface()):
+		case reflect.DeepEqual(x.Interface(), y.Interface()):
+		case x.Type() == secretType:
+			d.say(at, "changed")
+		default:
 			d.say(at, "%s → %s", plain(x), plain(y))
 		}
 	}

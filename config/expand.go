@@ -87,7 +87,7 @@ func (d *decoder) secret(n *node, v reflect.Value, path string) {
 		}
 		text = s.Reveal()
 	}
-	if text == "" {
+	if text == "" && d.expand != nil {
 		d.failNode(n, path, "secret is empty", "")
 		return
 	}

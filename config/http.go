@@ -3,6 +3,11 @@
 
 package config
 
+import (
+	"fmt"
+	"strings"
+)
+
 // This file is routing as the Kubernetes Gateway API has it (HTTPRoute and
 // GRPCRoute v1): any request by host, path, method, header and query, to pools.
 // [Route] is the other kind: the model APIs, whose target the request's body
@@ -91,6 +96,22 @@ type Field struct {
 	Name  string `yaml:"name"`
 	Value string `yaml:"value"`
 }
+
+// shown is the field as it is printed: without the value, if the name says that
+// it lets somebody in.
+func (f Field) shown() Field {
+	name := strings.ToLower(f.Name)
+	for _, word := range [...]string{"auth", "cookie", "key", "token", "secret", "password", "credential"} {
+		if strings.Contains(name, word) && f.Value != "" {
+			f.Value = placeholder
+			break
+		}
+	}
+	return f
+}
+
+// Format covers the verbs of fmt.
+func (f Field) Format(s fmt.State, _ rune) { _, _ = fmt.Fprintf(s, "{%s %s}", f.Name, f.shown().Value) }
 
 // Redirect answers with a Location. What is empty stays as it was asked.
 type Redirect struct {

@@ -45,6 +45,9 @@ func (p *printer) indent(n int) { p.out.WriteString(strings.Repeat("  ", n)) }
 // fields writes the fields of a struct that say something. inline: the first
 // line stands behind a "- " already.
 func (p *printer) fields(v reflect.Value, level int, inline bool) {
+	if f, ok := v.Interface().(Field); ok {
+		v = reflect.ValueOf(f.shown())
+	}
 	for i := range v.NumField() {
 		f, x := v.Type().Field(i), v.Field(i)
 		if f.Tag.Get("yaml") == "" || !p.says(f, x) {

@@ -36,7 +36,7 @@ type Provider struct {
 	Project     string            `yaml:"project"`    // vertex
 	APIVersion  string            `yaml:"apiVersion"` // azure: of the classic paths; empty: the v1 ones
 	Credentials []Credential      `yaml:"credentials"`
-	Headers     map[string]string `yaml:"headers"` // set on every request
+	Headers     map[string]Secret `yaml:"headers"` // set on every request; never shown, since some servers are let in by one
 	AllowHTTP   bool              `yaml:"allowHTTP"`
 	// AllowPrivate lets the name of the provider lead to addresses that are not
 	// public. Link-local and metadata addresses stay refused.

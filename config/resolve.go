@@ -15,6 +15,8 @@ func (t Timeouts) Or(d Timeouts) Timeouts {
 		FirstToken: cmp.Or(t.FirstToken, d.FirstToken),
 		Idle:       cmp.Or(t.Idle, d.Idle),
 		Total:      cmp.Or(t.Total, d.Total),
+		Ping:       cmp.Or(t.Ping, d.Ping),
+		FirstPing:  cmp.Or(t.FirstPing, d.FirstPing),
 	}
 }
 

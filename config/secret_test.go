@@ -108,6 +108,12 @@ func TestKeyTextIsNeverPrinted(t *testing.T) {
 		Listeners: []config.Listener{{Name: "l", Address: ":1", Anonymous: true, Sections: []config.Section{{Name: "s", TLS: &config.ServerTLS{CertPEM: "c", KeyPEM: "hunter2"}}}}},
 		Pools:     []config.Pool{{Name: "p", Protocol: config.HTTPS, Plain: true, Members: config.Members{External: true}, TLS: &config.ClientTLS{CertPEM: "c", KeyPEM: "hunter2"}}},
 	}
+	c.Providers = []config.Provider{{Name: "p", BaseURL: "https://a.example", Headers: map[string]config.Secret{"x-gate": "hunter2"}}}
+	edits := func(value string) []config.HTTPRoute {
+		set := &config.FieldEdits{Set: []config.Field{{Name: "X-Api-Token", Value: value}, {Name: "x-plain", Value: "shown-" + value[6:]}}}
+		return []config.HTTPRoute{{Name: "r", Rules: []config.HTTPRule{{Filters: config.HTTPFilters{RequestHeaders: set}}}}}
+	}
+	c.HTTPRoutes = edits("hunter2")
 	c.SetDefaults()
 	err := c.Validate()
 	if err == nil {
@@ -115,8 +121,15 @@ func TestKeyTextIsNeverPrinted(t *testing.T) {
 	}
 	other := *c
 	other.Listeners = []config.Listener{{Name: "l", Sections: []config.Section{{Name: "s", TLS: &config.ServerTLS{KeyPEM: "hunter3"}}}}}
+	other.Providers = []config.Provider{{Name: "p", BaseURL: "https://a.example", Headers: map[string]config.Secret{"x-gate": "hunter3"}}}
+	other.HTTPRoutes = edits("hunter3")
 	out := fmt.Sprintf("%s %v %+v %#v %v %v", c.Redacted(), err, c, c, config.Diff(c, &other), config.Diff(nil, c))
 	if strings.Contains(out, "hunter") {
 		t.Errorf("printed: %s", out)
+	}
+	for _, want := range []string{`x-gate: "<secret>"`, "set[X-Api-Token].value: changed", "shown-2", "headers.x-gate: changed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s is not told: %s", want, out)
+		}
 	}
 }

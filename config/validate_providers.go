@@ -239,7 +239,7 @@ func reservedHeader(name string) (what, hint string) {
 	return "", ""
 }
 
-func (v *validator) providerHeaders(path string, headers map[string]string) {
+func (v *validator) providerHeaders(path string, headers map[string]Secret) {
 	lower := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		at := joinKey(path, name)
@@ -250,7 +250,7 @@ func (v *validator) providerHeaders(path string, headers map[string]string) {
 		if what, hint := reservedHeader(name); what != "" {
 			v.fail(at, fmt.Sprintf("%s %s", name, what), hint)
 		}
-		if !httpguts.ValidHeaderFieldValue(headers[name]) {
+		if !httpguts.ValidHeaderFieldValue(headers[name].Reveal()) {
 			v.fail(at, "holds characters that no header may have", "")
 		}
 		v.unique(at, strings.ToLower(name), lower)

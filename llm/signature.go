@@ -38,6 +38,9 @@ func tagSign(front, backend Dialect, sign lit) lit {
 
 // untagSign takes a mark off and tells the family.
 func untagSign(front Dialect, sign lit) (lit, Dialect) {
+	if front == DialectResponses {
+		sign = sign[len(sealOf(sign)):]
+	}
 	for d, tag := range signTags {
 		if tag != "" && bytes.HasPrefix(sign, []byte(tag)) {
 			return sign[len(tag):], Dialect(d)
@@ -98,9 +101,10 @@ func (c *chat) ownSigns(backend Dialect) {
 const foreignThinking = "thinking of another server"
 
 // withoutForeign is a body for a server of the client's dialect without the
-// thinking of other servers, with which the client got marked signatures. The
-// rest keeps its bytes.
-func withoutForeign(front Dialect, body []byte) ([]byte, bool) {
+// thinking of other servers, with which the client got marked signatures; the
+// server's own mark, if it has one, is taken off. The rest keeps its bytes. It
+// says whether something was taken out.
+func withoutForeign(front Dialect, body []byte, seal string) ([]byte, bool) {
 	list, inner := "messages", "content"
 	switch front {
 	case DialectResponses:
@@ -114,7 +118,7 @@ func withoutForeign(front Dialect, body []byte) ([]byte, bool) {
 	if !mayBeForeign(front, body) {
 		return body, false
 	}
-	var edits []jsonedit.Edit
+	t := taking{front: front, seal: seal, body: body}
 	s := jsonedit.NewScanner(body, 0)
 	s.Object()
 	for {
@@ -127,7 +131,7 @@ func withoutForeign(front Dialect, body []byte) ([]byte, bool) {
 			continue
 		}
 		if inner == "" {
-			edits = takeForeign(front, &s, body, edits)
+			t.elements(&s)
 			continue
 		}
 		s.Array()
@@ -142,22 +146,25 @@ func withoutForeign(front Dialect, body []byte) ([]byte, bool) {
 					break
 				}
 				if string(key.Of(body)) == inner && s.Peek() == jsonedit.Array {
-					edits = takeForeign(front, &s, body, edits)
+					t.elements(&s)
 				} else {
 					s.Skip()
 				}
 			}
 		}
 	}
-	if s.Failed() || len(edits) == 0 {
+	if s.Failed() || len(t.edits) == 0 {
 		return body, false
 	}
-	return jsonedit.Apply(body, edits...), true
+	return jsonedit.Apply(body, t.edits...), t.foreign
 }
 
 // mayBeForeign says whether a mark occurs anywhere in a body. What begins the
 // marks is nine bytes long, and so the same twelve in base64 of either alphabet.
 func mayBeForeign(front Dialect, body []byte) bool {
+	if front == DialectResponses && bytes.Contains(body, []byte(`"`+sealBegin)) {
+		return true
+	}
 	for d, tag := range signTags {
 		if tag == "" || Dialect(d) == front {
 			continue
@@ -172,72 +179,96 @@ func mayBeForeign(front Dialect, body []byte) bool {
 	return false
 }
 
-// takeForeign adds the edits that take foreign thinking out of an array.
-func takeForeign(front Dialect, s *jsonedit.Scanner, body []byte, edits []jsonedit.Edit) []jsonedit.Edit {
+// taking is what takes foreign thinking out of a body.
+type taking struct {
+	front   Dialect
+	seal    string
+	body    []byte
+	edits   []jsonedit.Edit
+	foreign bool
+}
+
+// elements adds the edits for the elements of an array.
+func (t *taking) elements(s *jsonedit.Scanner) {
 	kept, last, pending := false, 0, -1 // where the last element ended; where a taken one began
 	s.Array()
 	for s.NextElement() {
 		s.Peek()
 		start := s.Pos()
 		if pending >= 0 { // with the comma after it
-			edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: start}})
+			t.edits = append(t.edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: start}})
 			pending = -1
 		}
 		element := *s
 		s.Skip()
-		switch foreign := isForeign(front, &element, body); {
+		switch foreign, mark := t.isForeign(&element); {
 		case !foreign:
 			kept = true
+			if mark.Len() > 0 {
+				t.edits = append(t.edits, jsonedit.Edit{Span: mark})
+			}
 		case kept: // with the comma before it
-			edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: last, End: s.Pos()}})
+			t.foreign = true
+			t.edits = append(t.edits, jsonedit.Edit{Span: jsonedit.Span{Start: last, End: s.Pos()}})
 		default:
+			t.foreign = true
 			pending = start
 		}
 		last = s.Pos()
 	}
 	if pending >= 0 {
-		edits = append(edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: last}})
+		t.edits = append(t.edits, jsonedit.Edit{Span: jsonedit.Span{Start: pending, End: last}})
 	}
-	return edits
 }
 
 // isForeign says that an element is thinking with the mark of another server.
-func isForeign(front Dialect, s *jsonedit.Scanner, body []byte) bool {
+// In one that stays it finds the mark of an account, to be taken off. What is
+// encrypted and no reasoning, such as a conversation in short, stays in any case:
+// without it the rest would mean something else, so that the server may refuse it.
+func (t *taking) isForeign(s *jsonedit.Scanner) (foreign bool, mark jsonedit.Span) {
 	if !s.Object() {
-		return false
+		return false, mark
 	}
+	reasoning := t.front != DialectResponses
 	for {
 		key, ok := s.NextMember()
 		if !ok {
-			return false
+			return foreign && reasoning, mark
 		}
-		t, ok := s.Text()
+		text, ok := s.Text()
 		if !ok {
 			s.Skip()
 			continue
 		}
-		sign := lit(t.Of(body))
-		switch string(key.Of(body)) {
+		sign := lit(text.Of(t.body))
+		switch string(key.Of(t.body)) {
+		case "type":
+			reasoning = reasoning || string(sign) == "reasoning"
+			continue
 		case "thoughtSignature", "thought_signature":
-			if front != DialectGemini {
+			if t.front != DialectGemini {
 				continue
 			}
 			if sign = clientSign(sign); sign == nil {
 				continue
 			}
 		case "signature", "data":
-			if front != DialectAnthropic {
+			if t.front != DialectAnthropic {
 				continue
 			}
 		case "encrypted_content":
-			if front != DialectResponses {
+			if t.front != DialectResponses {
 				continue
+			}
+			if seal := sealOf(sign); seal != "" {
+				foreign = foreign || seal != t.seal
+				mark = jsonedit.Span{Start: text.Start, End: text.Start + len(seal)}
 			}
 		default:
 			continue
 		}
-		if _, from := untagSign(front, sign); from != family(front) {
-			return true
+		if _, from := untagSign(t.front, sign); from != family(t.front) {
+			foreign = true
 		}
 	}
 }

@@ -14,6 +14,7 @@ type TapOptions struct {
 	Stream      bool   // text/event-stream; else one JSON body
 	DropUsage   bool   // take out the usage chunk that the client did not ask for
 	AnswerModel string // write this name into "model"; "": leave the server's
+	Whole       bool   // pass a stream on in whole events: the caller looks into them
 }
 
 // Tap watches one answer. One goroutine.
@@ -56,13 +57,13 @@ func NewTap(o TapOptions) *Tap {
 	if o.AnswerModel != "" {
 		t.model = jsonedit.AppendString(nil, o.AnswerModel)
 	}
-	t.edits = t.drop || t.model != nil
+	t.edits = t.drop || t.model != nil || o.Whole && o.Stream
 	return t
 }
 
 // Feed takes the next bytes of the answer and returns those to pass on now:
 // in itself when nothing is edited. What it returns is valid until the next
-// call. When nothing is to be edited it never holds bytes back; else at most
+// call. Where nothing is to be edited it never holds bytes back; else at most
 // the unfinished event, or the model name of a JSON body (bounded; what is
 // over the bound passes unedited).
 func (t *Tap) Feed(in []byte) []byte {

@@ -75,6 +75,7 @@ func TestAnswerCases(t *testing.T) {
 			// Only watched, the answer passes as it is and tells the same.
 			watched := tap(llm.TapOptions{Op: o.Op, Stream: o.Stream}, in)
 			want.Out = in
+			everySplit(t, llm.TapOptions{Op: o.Op, Stream: o.Stream, Whole: true}, in, want)
 			if diff := cmp.Diff(want, watched); diff != "" {
 				t.Errorf("without edits (-want +got):\n%s", diff)
 			}
@@ -121,6 +122,18 @@ func TestWatchingReturnsTheInput(t *testing.T) {
 				t.Errorf("stream %v: %q held", stream, out)
 			}
 		}
+	}
+}
+
+func TestWhole(t *testing.T) {
+	tap := llm.NewTap(llm.TapOptions{Op: llm.OpChat, Stream: true, Whole: true})
+	event := chunkOf("a")
+	got := ""
+	for _, in := range []string{event[:40], event[40:] + event[:9], event[9:]} {
+		got += string(tap.Feed([]byte(in))) + "|"
+	}
+	if want := "|" + event + "|" + event + "|"; got != want || tap.MidEvent() {
+		t.Errorf("passed on %q", got)
 	}
 }
 

@@ -18,6 +18,7 @@ type Backend struct {
 	MaxOutput int
 	Quirks    Quirks // of servers that are compatible with OpenAI's
 	Strict    bool   // refuse what would else be left out
+	Seal      string // the mark of its account on reasoning that no other can read; see [Seal]
 	// Images fetches an image where the dialect takes only data. nil: refused.
 	Images func(url string) (mediaType string, data []byte, err error)
 }
@@ -146,9 +147,11 @@ func Translate(r *Request, b Backend) (*Translation, *Error) {
 		if b.Strict && len(t.Dropped) > 0 {
 			return nil, leftOut(t.Dropped[0], b.Dialect)
 		}
-		if body, foreign := withoutForeign(front, t.Body); foreign {
+		if body, foreign := withoutForeign(front, t.Body, b.Seal); foreign {
 			t.Body, t.Dropped = body, append(t.Dropped, foreignThinking)
 			slices.Sort(t.Dropped)
+		} else {
+			t.Body = body
 		}
 		return t, nil
 	}
@@ -225,10 +228,22 @@ func cannotServe(op Op, d Dialect) *Error {
 	return err
 }
 
+// Reshaped is the translation of a request that goes to a server of the client's
+// own dialect, for an answer that comes whole where a stream is asked for, or the
+// other way round: what is known of it is written anew in the form asked for. It
+// says no where nothing can be written.
+func Reshaped(op Op, stream bool, q Quirks) (*Translation, bool) {
+	switch op {
+	case OpChat, OpResponses, OpMessages, OpGenerate:
+		return &Translation{Op: op, Stream: stream, dialect: op.Dialect(), quirks: q}, true
+	}
+	return nil, false
+}
+
 // Answer reads one answer to the request.
 func (t *Translation) Answer(o AnswerOptions) Reader {
 	array := o.JSONArray && t.Stream && t.Op == OpGenerate
-	if t.dialect == t.Op.Dialect() {
+	if t.dialect == t.Op.Dialect() && o.Stream == t.Stream {
 		tap := NewTap(TapOptions{Op: t.Op, Stream: o.Stream, DropUsage: t.Stream && !o.IncludeUsage && !t.usage, AnswerModel: o.Model})
 		if array && o.Stream {
 			return &arrayReader{Reader: tap}

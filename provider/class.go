@@ -49,6 +49,7 @@ type ways struct {
 	next     bool   // another credential or target may do better
 	fallback string // list of fallbacks that is for it
 	counts   bool   // one of the failures in a row that open the circuit
+	doubtful bool   // the request may be what the server fails at
 	scope    Scope  // of the time out that begins at once, without a row
 }
 
@@ -56,20 +57,20 @@ type ways struct {
 var wayTable = [classes]ways{
 	OK:            {name: "ok"},
 	Connect:       {name: "connect", retries: 2, next: true, fallback: "general", counts: true},
-	Reset:         {name: "reset", retries: 2, next: true, fallback: "general", counts: true},
+	Reset:         {name: "reset", retries: 2, next: true, fallback: "general", counts: true, doubtful: true},
 	RateLimit:     {name: "rate_limit", retries: 1, next: true, fallback: "general", scope: ScopeModel},
 	Quota:         {name: "quota", next: true, fallback: "general", scope: ScopeCredential},
 	Overloaded:    {name: "overloaded", retries: 1, next: true, fallback: "general", counts: true},
-	Server:        {name: "server", retries: 1, next: true, fallback: "general", counts: true},
-	Timeout:       {name: "timeout", next: true, fallback: "general", counts: true},
+	Server:        {name: "server", retries: 1, next: true, fallback: "general", counts: true, doubtful: true},
+	Timeout:       {name: "timeout", next: true, fallback: "general", counts: true, doubtful: true},
 	Auth:          {name: "auth", next: true, fallback: "general", scope: ScopeCredential},
 	Forbidden:     {name: "forbidden", next: true, fallback: "general", scope: ScopeModel},
 	ModelNotFound: {name: "model_not_found", next: true, fallback: "general", scope: ScopeModel},
 	ContextWindow: {name: "context_window", fallback: "contextWindow"},
 	ContentPolicy: {name: "content_policy", fallback: "contentPolicy"},
 	BadRequest:    {name: "bad_request"},
-	StreamBroken:  {name: "stream_broken", next: true, fallback: "general", counts: true},
-	Empty:         {name: "empty", next: true, fallback: "general", counts: true},
+	StreamBroken:  {name: "stream_broken", next: true, fallback: "general", counts: true, doubtful: true},
+	Empty:         {name: "empty", next: true, fallback: "general", counts: true, doubtful: true},
 	Canceled:      {name: "canceled"},
 	Deadline:      {name: "deadline"},
 	Unsupported:   {name: "unsupported", next: true, fallback: "general"},
@@ -103,6 +104,10 @@ func (c Class) Fallback() string { return c.ways().fallback }
 // Counts says whether the outcome is a failure of the provider, one of those in
 // a row that take a credential out.
 func (c Class) Counts() bool { return c.ways().counts }
+
+// Doubtful says whether such a failure may be of the request's own making: a
+// prompt at which a server fails each time.
+func (c Class) Doubtful() bool { return c.ways().doubtful }
 
 // Cools is what a single outcome of this class takes out of use.
 func (c Class) Cools() Scope { return c.ways().scope }

@@ -30,6 +30,9 @@ type Verdict struct {
 	// Wait is how long the provider asks to be left alone, at most ten minutes;
 	// 0: it says nothing.
 	Wait time.Duration
+	// Request tells requests apart, so that one that is sent again and again is
+	// not taken for many; 0: it is not known which one it was.
+	Request uint64
 }
 
 // Classify is the one function that decides what an outcome means, by the table

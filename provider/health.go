@@ -23,7 +23,11 @@ import (
 // model, for Cooldown.Max; what it may not do, only at the one model, since
 // permissions are given by model. What takes it out in a row: Cooldown.After failures of the
 // provider without an answer in between, for Cooldown.For, doubling up to Max.
-// What never does: faults of the request, clients that leave.
+// What never does: faults of the request, clients that leave. A failure that may
+// be of the request's own making counts once for each request, and again for
+// every tenth time that the same one fails: so one prompt at which a server fails
+// does not take the credential from everybody as long as others have answers, and
+// a server that is down is noticed also where all ask for the same.
 //
 // How it ends: by the clock, asked when it matters. Then it is half open: one
 // request goes first, and the others as soon as that one has an answer, or after
@@ -41,8 +45,10 @@ type health struct {
 	trial  bool      // after until, one request goes first
 	probe  time.Time // end of the lease of the one that goes first; zero: none goes
 
-	failures int // in a row
-	trips    int // times out in a row
+	failures int      // in a row
+	repeats  int      // failures in the row of a request that had failed in it
+	failed   []uint64 // the newest requests that failed in the row and may be at fault, at most maxFailed
+	trips    int      // times out in a row
 
 	latency  time.Duration // to the first output, exponentially weighted; 0: none was seen
 	inFlight int
@@ -75,6 +81,10 @@ const (
 	jitter = 0.1
 	// maxTrips bounds the doubling.
 	maxTrips = 30
+	// maxFailed bounds the requests that are told apart in a row of failures.
+	maxFailed = 16
+	// repeatsCount is how many failures of the same request count as one more.
+	repeatsCount = 10
 )
 
 // of is the health of the credential at a model.
@@ -207,6 +217,36 @@ func (p *Provider) Named(name string, tried []*Credential) *Credential {
 	return nil
 }
 
+// Fit is Named for a request that another account could serve too: nil unless it
+// could be picked, and is then as if it were.
+func (p *Provider) Fit(name, model string, tried []*Credential) *Credential {
+	c := p.Named(name, tried)
+	if c == nil {
+		return nil
+	}
+	c.look()
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := c.of(model, now)
+	if f, _ := c.fitness(h, now); f > halfOpen {
+		return nil
+	}
+	c.whole.lease(now)
+	h.lease(now)
+	h.used = now
+	return c
+}
+
+// Accounts are the names of the credentials, at least one.
+func (p *Provider) Accounts() []string {
+	names := make([]string, len(p.credentials))
+	for i, c := range p.credentials {
+		names[i] = c.name
+	}
+	return names
+}
+
 // rank orders credentials of which none is fit: the least is the least bad.
 type rank struct {
 	fitness  fitness
@@ -310,7 +350,7 @@ func (p *Provider) Observe(c *Credential, model string, v Verdict, h http.Header
 
 // back closes the circuit, if it is not out for a reason that came later.
 func (h *health) back(now time.Time) {
-	h.failures = 0
+	h.failures, h.repeats, h.failed = 0, 0, nil
 	if h.fitness(now) == cooling {
 		return
 	}
@@ -322,6 +362,10 @@ func (p *Provider) failed(c *Credential, x *health, model string, v Verdict, now
 	f, _ := c.fitness(x, now)
 	if f == cooling {
 		return // of a request from before
+	}
+	if v.Class.Doubtful() && x.again(v.Request) && x.repeats%repeatsCount != 0 {
+		x.probe, c.whole.probe = time.Time{}, time.Time{} // another request may be the probe
+		return
 	}
 	x.failures++
 	trial := f != ready
@@ -335,6 +379,23 @@ func (p *Provider) failed(c *Credential, x *health, model string, v Verdict, now
 	if trial {
 		c.whole.probe = time.Time{}
 	}
+}
+
+// again notes a request that failed, and says that it has failed before in this
+// row.
+func (h *health) again(request uint64) bool {
+	if request == 0 {
+		return false
+	}
+	if slices.Contains(h.failed, request) {
+		h.repeats++
+		return true
+	}
+	if len(h.failed) == maxFailed {
+		h.failed = slices.Delete(h.failed, 0, 1)
+	}
+	h.failed = append(h.failed, request)
+	return false
 }
 
 // cool takes c out, at one model or, where that is empty, at all.
@@ -447,7 +508,7 @@ func (p *Provider) inherit(old *Provider) {
 		c.whole.probe = time.Time{} // the one that went first answers to the old one
 		for model, h := range o.models {
 			copied := *h
-			copied.inFlight, copied.probe = 0, time.Time{} // those end at the old one
+			copied.inFlight, copied.probe, copied.failed = 0, time.Time{}, slices.Clone(h.failed) // those under way end at the old one
 			c.models[model] = &copied
 		}
 	}

@@ -260,6 +260,47 @@ func TestB72FailuresCountOnce(t *testing.T) {
 	}
 }
 
+// One request that fails again counts once, and one time more for each ten; it is
+// no probe. Where no connection is had the request cannot be the cause.
+func TestOneRequestFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := build(t, one, provider.Options{})
+		c, _ := p.Pick("m", nil, 0)
+		fail := func(class provider.Class, request uint64) {
+			v := verdict(class, 0)
+			v.Request = request
+			p.Observe(c, "m", v, nil, 0)
+		}
+		for range 3 {
+			fail(provider.Server, 1)
+			fail(provider.Reset, 1)
+			fail(provider.Timeout, 2)
+		}
+		wantStates(t, p, "m", "a ready")
+		fail(provider.Server, 3)
+		wantStates(t, p, "m", "a cooling server 5s")
+		time.Sleep(6 * time.Second)
+		p.Pick("m", nil, 0)
+		fail(provider.Server, 1)
+		wantStates(t, p, "m", "a half-open server")
+		p.Pick("m", nil, 0)
+		fail(provider.OK, 0)
+		for range 2 {
+			fail(provider.Connect, 1)
+		}
+		fail(provider.Server, 1)
+		wantStates(t, p, "m", "a cooling server 5s")
+		time.Sleep(6 * time.Second)
+		fail(provider.OK, 0)
+		for range 20 {
+			fail(provider.Server, 1)
+		}
+		wantStates(t, p, "m", "a ready")
+		fail(provider.Server, 1)
+		wantStates(t, p, "m", "a cooling server 5s")
+	})
+}
+
 func TestAccountsCool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := build(t, two, provider.Options{})

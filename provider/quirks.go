@@ -8,40 +8,17 @@ import (
 	"strings"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
 )
 
 // Quirks are the ways in which a server that is compatible with OpenAI's API
-// differs from it, as far as a request or the reading of an answer depends on
-// them. Flags only: what they lead to is for others.
+// differs from it. Flags only: what they lead to is for others.
 type Quirks struct {
-	Name string // of the row; "" where the server is not known
-
-	// Requests.
-	MaxTokens       string // name of the output bound of chat; "": max_tokens
-	SystemRole      string // "": system; developer where that is understood and system is not the newer name
-	NoStreamOptions bool   // stream_options is refused
-	SingleN         bool   // n other than 1 is refused
-	NoLogprobs      bool   // logprobs and logit_bias are refused
-	NoMessageName   bool   // name in a message is refused
-	StrictFields    bool   // unknown members are refused
-	StrictRoles     bool   // user and assistant must take turns
-	Seed            string // "": seed
-	ToolChoiceAny   bool   // "required" is called "any"
-	ToolID          int    // exact length of a tool call's id, alphanumeric; 0: any
-	JSONWord        bool   // JSON mode wants the word json in the prompt
-
-	// Answers.
-	UsageUnasked    bool   // the last chunk of a stream has usage without being asked for it
-	UsageAt         string // a member of the last chunk, beside usage, that holds an object with usage
-	SplitCache      bool   // cached tokens stand in prompt_cache_hit_tokens
-	ReasoningBeside bool   // completion_tokens lacks the reasoning tokens; total_tokens has them
-	WholeTools      bool   // tool calls come in one piece
-	KeepAlive       bool   // blank lines or comments may come for minutes before the first token
-
-	// The server.
-	Responses bool // has the Responses API
-	NoVersion bool // a base URL without a path stays without /v1
-	Limits    LimitStyle
+	Name       string     // of the row; "" where the server is not known
+	llm.Quirks            // of requests and answers
+	Responses  bool       // has the Responses API
+	NoVersion  bool       // a base URL without a path stays without /v1
+	Limits     LimitStyle // how it tells its rate limits
 
 	hosts []string // the base URL's host is one of these or below it; with a port: that port of any host
 }
@@ -58,37 +35,38 @@ const (
 	LimitsNone
 )
 
-const newBound = "max_completion_tokens"
+// older are the names that every compatible server knows.
+func older() llm.Quirks { return llm.Quirks{MaxTokens: true, SystemRole: true} }
 
 // quirkTable has the rows in the order of guessing.
 var quirkTable = []Quirks{
-	{Name: "openai", MaxTokens: newBound, SystemRole: "developer", Responses: true, hosts: []string{"openai.com"}},
-	{Name: "azure", MaxTokens: newBound, SystemRole: "developer", Responses: true, hosts: []string{"openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com"}},
-	{Name: "groq", MaxTokens: newBound, SingleN: true, NoLogprobs: true, NoMessageName: true, UsageUnasked: true, UsageAt: "x_groq", Responses: true, Limits: LimitsDaily, hosts: []string{"groq.com"}},
-	{Name: "mistral", NoStreamOptions: true, StrictFields: true, Seed: "random_seed", ToolChoiceAny: true, ToolID: 9, UsageUnasked: true, Limits: LimitsBySize, hosts: []string{"mistral.ai"}},
-	{Name: "deepseek", SplitCache: true, JSONWord: true, KeepAlive: true, Limits: LimitsNone, hosts: []string{"deepseek.com"}},
-	{Name: "together", UsageUnasked: true, hosts: []string{"together.xyz", "together.ai"}},
-	{Name: "openrouter", UsageUnasked: true, KeepAlive: true, Limits: LimitsNone, hosts: []string{"openrouter.ai"}},
-	{Name: "xai", MaxTokens: newBound, ReasoningBeside: true, Responses: true, Limits: LimitsNone, hosts: []string{"x.ai"}},
-	{Name: "fireworks", UsageUnasked: true, hosts: []string{"fireworks.ai"}},
-	{Name: "perplexity", SingleN: true, NoLogprobs: true, StrictRoles: true, UsageUnasked: true, NoVersion: true, Limits: LimitsNone, hosts: []string{"perplexity.ai"}},
-	{Name: "cerebras", MaxTokens: newBound, SingleN: true, Limits: LimitsDaily, hosts: []string{"cerebras.ai"}},
-	{Name: "ollama", WholeTools: true, KeepAlive: true, Limits: LimitsNone, hosts: []string{":11434"}},
-	{Name: "vllm", Responses: true, Limits: LimitsNone},
-	{Name: "huggingface", Limits: LimitsNone, hosts: []string{"huggingface.co"}},
-	{Name: "moonshot", UsageUnasked: true, Limits: LimitsNone, hosts: []string{"moonshot.cn", "moonshot.ai"}},
-	{Name: "zhipu", SingleN: true, UsageUnasked: true, Limits: LimitsNone, hosts: []string{"bigmodel.cn", "z.ai"}},
-	{Name: "dashscope", Limits: LimitsNone, hosts: []string{"aliyuncs.com"}},
-	{Name: "gemini", Limits: LimitsNone, hosts: []string{"generativelanguage.googleapis.com", "aiplatform.googleapis.com"}},
-	{Name: "cohere", SingleN: true, NoMessageName: true, Limits: LimitsNone, hosts: []string{"cohere.com", "cohere.ai"}},
-	{Name: "deepinfra", Limits: LimitsNone, hosts: []string{"deepinfra.com"}},
-	{Name: "siliconflow", UsageUnasked: true, Limits: LimitsNone, hosts: []string{"siliconflow.cn", "siliconflow.com"}},
-	{Name: "sambanova", SingleN: true, hosts: []string{"sambanova.ai"}},
-	{Name: "nebius", hosts: []string{"nebius.com", "nebius.ai"}},
-	{Name: "novita", Limits: LimitsNone, hosts: []string{"novita.ai"}},
-	{Name: "hyperbolic", Limits: LimitsNone, hosts: []string{"hyperbolic.xyz"}},
-	{Name: "baseten", Limits: LimitsNone, hosts: []string{"baseten.co"}},
-	{Name: "nvidia", SingleN: true, Limits: LimitsNone, hosts: []string{"nvidia.com"}},
+	{Name: "openai", Responses: true, hosts: []string{"openai.com"}},
+	{Name: "azure", Responses: true, hosts: []string{"openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com"}},
+	{Name: "groq", Quirks: llm.Quirks{SystemRole: true, NoN: true, NoLogprobs: true, NoNames: true}, Responses: true, Limits: LimitsDaily, hosts: []string{"groq.com"}},
+	{Name: "mistral", Quirks: llm.Quirks{MaxTokens: true, NoStreamOptions: true, SystemRole: true, KnownOnly: true, RandomSeed: true, RequiredAny: true, ToolIDs: true}, Limits: LimitsBySize, hosts: []string{"mistral.ai"}},
+	{Name: "deepseek", Quirks: older(), Limits: LimitsNone, hosts: []string{"deepseek.com"}},
+	{Name: "together", Quirks: older(), hosts: []string{"together.xyz", "together.ai"}},
+	{Name: "openrouter", Quirks: older(), Limits: LimitsNone, hosts: []string{"openrouter.ai"}},
+	{Name: "xai", Quirks: llm.Quirks{SystemRole: true}, Responses: true, Limits: LimitsNone, hosts: []string{"x.ai"}},
+	{Name: "fireworks", Quirks: older(), hosts: []string{"fireworks.ai"}},
+	{Name: "perplexity", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true, NoLogprobs: true}, NoVersion: true, Limits: LimitsNone, hosts: []string{"perplexity.ai"}},
+	{Name: "cerebras", Quirks: llm.Quirks{SystemRole: true, NoN: true}, Limits: LimitsDaily, hosts: []string{"cerebras.ai"}},
+	{Name: "ollama", Quirks: older(), Limits: LimitsNone, hosts: []string{":11434"}},
+	{Name: "vllm", Quirks: older(), Responses: true, Limits: LimitsNone},
+	{Name: "huggingface", Quirks: older(), Limits: LimitsNone, hosts: []string{"huggingface.co"}},
+	{Name: "moonshot", Quirks: older(), Limits: LimitsNone, hosts: []string{"moonshot.cn", "moonshot.ai"}},
+	{Name: "zhipu", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, Limits: LimitsNone, hosts: []string{"bigmodel.cn", "z.ai"}},
+	{Name: "dashscope", Quirks: older(), Limits: LimitsNone, hosts: []string{"aliyuncs.com"}},
+	{Name: "gemini", Quirks: older(), Limits: LimitsNone, hosts: []string{"generativelanguage.googleapis.com", "aiplatform.googleapis.com"}},
+	{Name: "cohere", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true, NoNames: true}, Limits: LimitsNone, hosts: []string{"cohere.com", "cohere.ai"}},
+	{Name: "deepinfra", Quirks: older(), Limits: LimitsNone, hosts: []string{"deepinfra.com"}},
+	{Name: "siliconflow", Quirks: older(), Limits: LimitsNone, hosts: []string{"siliconflow.cn", "siliconflow.com"}},
+	{Name: "sambanova", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, hosts: []string{"sambanova.ai"}},
+	{Name: "nebius", Quirks: older(), hosts: []string{"nebius.com", "nebius.ai"}},
+	{Name: "novita", Quirks: older(), Limits: LimitsNone, hosts: []string{"novita.ai"}},
+	{Name: "hyperbolic", Quirks: older(), Limits: LimitsNone, hosts: []string{"hyperbolic.xyz"}},
+	{Name: "baseten", Quirks: older(), Limits: LimitsNone, hosts: []string{"baseten.co"}},
+	{Name: "nvidia", Quirks: llm.Quirks{MaxTokens: true, SystemRole: true, NoN: true}, Limits: LimitsNone, hosts: []string{"nvidia.com"}},
 }
 
 // quirksOf is the row of a provider. An unknown server is taken for one that
@@ -106,19 +84,19 @@ func quirksOf(cfg config.Provider, base *url.URL) (Quirks, bool) {
 	case config.ProviderGemini, config.ProviderVertex:
 		name = "gemini"
 	case config.ProviderAnthropic:
-		return Quirks{Limits: LimitsAnthropic}, true
+		return Quirks{Quirks: older(), Limits: LimitsAnthropic}, true
 	default:
-		return Quirks{Limits: LimitsNone}, true
+		return Quirks{Quirks: older(), Limits: LimitsNone}, true
 	}
 	if name == "none" {
-		return Quirks{}, true
+		return Quirks{Quirks: older()}, true
 	}
 	for _, q := range quirkTable {
 		if name == q.Name || name == "" && q.at(base) {
 			return q, true
 		}
 	}
-	return Quirks{}, name == ""
+	return Quirks{Quirks: older()}, name == ""
 }
 
 // at says whether a base URL is one of the server's.

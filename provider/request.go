@@ -198,7 +198,8 @@ func (p *Provider) header(call *Call) http.Header {
 		sum := sha256.Sum256([]byte(call.Scope + "\x00" + key[0]))
 		out["Idempotency-Key"] = []string{hex.EncodeToString(sum[:16])}
 	}
-	for name, value := range p.cfg.Headers {
+	for name, secret := range p.cfg.Headers {
+		value := secret.Reveal()
 		if name = http.CanonicalHeaderKey(name); name == "Anthropic-Beta" && len(out[name]) > 0 {
 			value = strings.Join(out[name], ",") + "," + value // a list: the client's stays
 		}

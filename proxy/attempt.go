@@ -75,6 +75,7 @@ type failure struct {
 	outcome pool.Outcome
 	blame   bool // the member is at fault: tell passive health
 	retry   bool // another attempt may follow
+	paid    bool // and has been taken from the budget
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
@@ -266,7 +267,7 @@ func (a *attempt) answers(res *http.Response) (*answer, *failure) {
 		return nil, f
 	}
 	if a.credential != nil {
-		unzip(res)
+		unzip(res, int64(a.x.table.cfg.Limits.Body))
 	}
 	ans := &answer{attempt: a, res: res, sse: llm.IsStream(a.speaks(), mediaType(res.Header))}
 	enough := ans.enough()
@@ -466,6 +467,13 @@ func (a *attempt) informational(code int, header textproto.MIMEHeader) error {
 
 // tellEarly sends a 1xx answer. The early lock is held.
 func (x *exchange) tellEarly(code int, header http.Header) {
+	if p := x.ping; p != nil { // the handler waits for the round trip
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if x.sent {
+			return
+		}
+	}
 	x.writeDeadline(time.Now())
 	defer x.waits()
 	h := x.w.Header()
@@ -546,6 +554,9 @@ func (x *exchange) outBody() []byte {
 			x.edited = x.adapted()
 		default:
 			x.edited, x.record.Dropped = x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
+			if x.plan.sealed != "" { // a pool has made none of it
+				x.edited, x.record.Dropped = llm.Opened(x.op, x.edited, "")
+			}
 		}
 		x.edited = x.parameters(x.edited)
 	}
@@ -556,7 +567,7 @@ func (x *exchange) outBody() []byte {
 // that it needs, and without what only the maker of an earlier answer can read.
 func (x *exchange) adapted() []byte {
 	tg := x.target
-	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways})
+	t, fail := llm.Translate(x.req, llm.Backend{Dialect: x.dialect, Model: tg.named(x), Quirks: tg.ways, Seal: x.seal})
 	if fail != nil { // not for a server of this dialect
 		body, dropped := x.req.Edited(llm.Edits{Model: tg.named(x), IncludeUsage: x.asksUsage(), Quirks: tg.ways})
 		x.record.Dropped = dropped
@@ -685,6 +696,8 @@ func (a *attempt) classify(err error) *failure {
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "headers_too_large",
 			Message: "the request's headers are larger than the model server takes",
 		}}
+	case err == errUnzipped:
+		return &failure{reply: llm.UpstreamFailed(err.Error()), sent: sent}
 	case errors.Is(err, errNoTunnel):
 		return &failure{reply: llm.UpgradeRefused(a.x.r.Header.Get("Upgrade"))}
 	case ownLimit(err):
@@ -741,6 +754,8 @@ func (a *attempt) close() {
 func (a *answer) close() {
 	a.attempt.close()
 	a.res.Body.Close()
+	a.x.server.bodies.Add(-a.held)
+	a.held = 0
 	if a.buf != nil {
 		a.buffers.Put(a.buf)
 		a.buf = nil

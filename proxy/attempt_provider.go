@@ -6,12 +6,14 @@ package proxy
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
 )
@@ -33,7 +35,10 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		var wait time.Duration
 		if x.plan.account != "" {
 			c = tg.provider.Named(x.plan.account, tried)
-		} else {
+		} else if maker := tg.seals[x.plan.sealed]; maker != "" {
+			c = tg.provider.Fit(maker, tg.named(x), tried)
+		}
+		if c == nil && x.plan.account == "" {
 			c, wait = tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
 		}
 		if c == nil {
@@ -67,6 +72,12 @@ func (x *exchange) affinityFor(tg *target) uint64 {
 func (x *exchange) attemptProvider(c *provider.Credential, d llm.Dialect) (*answer, *failure) {
 	tg, began := x.target, time.Now()
 	a := x.begins(nil)
+	if x.plan.request == 0 { // the body is let go before the answer ends
+		x.plan.request = xxhash.Sum64(x.body)
+	}
+	if x.plan.sealed != "" { // each account gets the reasoning that it has made
+		x.seal, x.edited = seal(tg.provider, c.Name()), nil
+	}
 	a.credential, a.dialect, a.account = c, d, tg.provider.Begin(c, tg.named(x))
 	tg.load.open.Add(1)
 	op, path := x.op, x.path
@@ -139,7 +150,7 @@ func (a *attempt) refused(res *http.Response, began time.Time) *failure {
 	if res.StatusCode < 300 {
 		return nil
 	}
-	unzip(res)
+	unzip(res, maxRefusalBody)
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusalBody))
 	res.Body.Close()
 	f := &failure{sent: true, reached: true}
@@ -187,16 +198,18 @@ func (a *attempt) scrub(text string) string {
 // ends tells the provider what became of the attempt; the first call counts.
 func (a *attempt) ends(v provider.Verdict, h http.Header, latency time.Duration) {
 	if a.account != nil {
+		v.Request = a.x.plan.request
 		a.account.End(v, h, latency)
 	}
 }
 
-// unzip takes a compression off an answer that nobody asked for.
-func unzip(res *http.Response) {
+// unzip takes a compression off an answer that nobody asked for. It is unpacked
+// up to limit: a thousandth of that may have come.
+func unzip(res *http.Response, limit int64) {
 	if !strings.EqualFold(res.Header.Get("Content-Encoding"), "gzip") {
 		return
 	}
-	res.Body = &unzipped{source: res.Body}
+	res.Body = &unzipped{source: res.Body, left: limit}
 	res.Header.Del("Content-Encoding")
 	res.Header.Del("Content-Length")
 	res.ContentLength = -1
@@ -206,8 +219,11 @@ func unzip(res *http.Response) {
 type unzipped struct {
 	source io.ReadCloser
 	gz     *gzip.Reader
+	left   int64 // bytes that may still come out
 	err    error
 }
+
+var errUnzipped = errors.New("the server's compressed answer is larger than limits.body")
 
 func (u *unzipped) Read(p []byte) (int, error) {
 	if u.gz == nil && u.err == nil {
@@ -216,7 +232,12 @@ func (u *unzipped) Read(p []byte) (int, error) {
 	if u.err != nil {
 		return 0, u.err
 	}
-	return u.gz.Read(p)
+	n, err := u.gz.Read(p[:min(int64(len(p)), u.left+1)])
+	if u.left -= int64(n); u.left < 0 {
+		u.err, err = errUnzipped, errUnzipped
+		n--
+	}
+	return n, err
 }
 
 func (u *unzipped) Close() error { return u.source.Close() }

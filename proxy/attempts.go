@@ -19,8 +19,11 @@ import (
 // them share the attempts of the model, its retry budget and the total time.
 func (x *exchange) attempts() (*answer, *llm.Error) {
 	x.service.budget.request()
+	x.startPing(x.service.timeouts.FirstPing.D())
 	for {
+		x.ping.wait()
 		a, f := x.try()
+		x.ping.back()
 		if f == nil {
 			return a, nil
 		}
@@ -127,6 +130,8 @@ func (x *exchange) backoff(n int) time.Duration {
 
 // sleep waits, and says no if the client has left meanwhile.
 func (x *exchange) sleep(d time.Duration) bool {
+	x.ping.wait()
+	defer x.ping.back()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -166,12 +171,16 @@ func (x *exchange) tryPool() (*answer, *failure) {
 	var again *pool.Member // after a stale connection
 	fresh := false         // likewise: where one is closed others are, at this member and at those that go with it
 	var last *failure
+	paid := false // the retry that comes next was taken from the budget
 	for full := 0; ; {
 		m := again
 		if m == nil {
 			var fail *llm.Error
 			if m, fail = x.next(tried); fail != nil {
 				if last != nil {
+					if paid {
+						x.service.budget.giveBack()
+					}
 					return nil, last
 				}
 				return nil, x.refusedByPool(fail)
@@ -205,9 +214,10 @@ func (x *exchange) tryPool() (*answer, *failure) {
 		} else {
 			again, tried = nil, append(tried, m.Address())
 		}
-		if last = f; !f.retry || full > x.service.resends || !x.mayRetry(f.sent) {
+		if last = f; !f.retry || full > x.service.resends || !f.paid && !x.mayRetry(f.sent) {
 			return nil, f
 		}
+		paid = f.sent
 		if again != nil {
 			x.plan.stale++ // a connection is replaced; that is not one member less to try
 		}
@@ -230,7 +240,8 @@ func (x *exchange) unwanted(a *answer, full int) *failure {
 		return nil
 	}
 	f := &failure{sent: true, reached: true, class: provider.Overloaded, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
-	if f.retry = full < x.service.resends && x.mayRetry(true); !f.retry && !x.others() {
+	f.retry = full < x.service.resends && x.mayRetry(true)
+	if f.paid = f.retry; !f.retry && !x.others() {
 		return nil // the client is told as the member says it
 	}
 	a.close()

@@ -142,12 +142,20 @@ func uploadDeadline(start time.Time, idle time.Duration, got int) time.Time {
 
 // hold counts n more bytes of request bodies, or refuses.
 func (x *exchange) hold(n int64) *llm.Error {
-	if x.server.bodies.Add(n) > int64(x.table.cfg.Limits.BodiesInFlight) && n > 0 {
-		x.server.bodies.Add(-n)
-		x.server.metrics.overload.Inc()
-		return llm.Unavailable("the gateway holds too many request bodies at the moment", time.Second)
+	fail := x.server.hold(n, int64(x.table.cfg.Limits.BodiesInFlight))
+	if fail == nil {
+		x.held += n
 	}
-	x.held += n
+	return fail
+}
+
+// hold counts n more bytes of bodies, whoever's, or refuses.
+func (s *Server) hold(n, limit int64) *llm.Error {
+	if s.bodies.Add(n) > limit && n > 0 {
+		s.bodies.Add(-n)
+		s.metrics.overload.Inc()
+		return llm.Unavailable("the gateway holds too many request bodies and answers at the moment", time.Second)
+	}
 	return nil
 }
 

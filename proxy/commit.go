@@ -22,7 +22,9 @@ type early struct {
 	reader llm.Reader // nil: the bytes are not for reading
 	fed    bool       // raw has been read, and out is what it came to
 	owned  bool       // raw and out are copies: the buffers that they came in may be filled again
+	gather bool       // it is read to its end: what the client gets is made of the whole
 	size   int        // bytes that were read
+	held   int64      // bytes counted in limits.bodiesInFlight, of an answer that is gathered
 	raw    []byte     // of them; of a provider's JSON just the first
 	out    []byte
 }
@@ -35,26 +37,36 @@ const maxPreamble = 64 << 10
 // whole. What breaks before that is a failure like any other.
 func (a *answer) commit() *failure {
 	x := a.x
+	if a.sse && x.rule == nil && a.n > 0 && (*a.buf)[0] == '{' { // as no stream begins
+		a.sse = false
+		a.res.Header.Set("Content-Type", "application/json")
+	}
 	if !x.reads() || a.res.Header.Get("Content-Encoding") != "" || !a.sse && !a.isJSON() {
 		if x.translation != nil || a.credential != nil && x.op.AnswersJSON() {
 			return a.broke("the server's answer is neither JSON nor a stream of events")
 		}
 		return nil
 	}
-	a.reader = x.newReader(a)
+	if x.rule == nil && x.op == llm.OpCompletions && a.sse != x.req.Stream && a.res.StatusCode < 300 {
+		return a.broke("the server's answer has not the form that was asked for, a stream or one object")
+	}
+	a.reader = a.sealing(x.newReader(a))
 	if a.res.StatusCode >= 300 {
 		return nil // an error in the words of a pool's member
 	}
-	if !a.sse && x.translation == nil {
+	if !a.sse && !a.gather {
 		return a.whole()
 	}
 	limit := maxPreamble
-	if !a.sse {
+	if a.gather {
 		limit = int(x.table.cfg.Limits.Body)
 	}
 	a.feed()
 	for a.err == nil && !a.committed() && a.size < limit {
 		a.own()
+		if fail := a.count(); fail != nil {
+			return &failure{reply: fail, sent: true, reached: true}
+		}
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
 		if a.n = n; n > 0 {
@@ -66,24 +78,43 @@ func (a *answer) commit() *failure {
 		return a.failed(a.err)
 	case a.reader.Failed() != "" && a.reader.Tokens() == 0:
 		return a.brokeWith(a.reader.Failed())
-	case a.sse:
+	case !a.gather:
 		if a.err == io.EOF && a.reader.Tokens() == 0 && !a.reader.Finished() && a.reader.FinishReason() == "" {
 			return a.broke("the stream ended before there was anything in it")
 		}
 		return a.nothing()
-	case a.err == nil:
+	case a.err == nil && !a.committed():
 		return a.broke("the server's answer is larger than limits.body")
 	}
 	a.own()
 	a.out = append(a.out, a.reader.Close()...)
-	if msg := a.reader.Failed(); msg != "" {
+	switch msg := a.reader.Failed(); {
+	case msg != "":
 		return a.brokeWith(msg)
-	}
-	if !a.reader.Finished() {
+	case !a.reader.Finished() && a.sse:
+		return a.broke("the stream ended before its end")
+	case !a.reader.Finished():
 		return a.broke("the server's answer is no whole JSON object")
 	}
-	a.reader = &closed{a.reader}
+	if fail := a.count(); fail != nil {
+		return &failure{reply: fail, sent: true, reached: true}
+	}
+	a.reader, a.err = &closed{a.reader}, io.EOF // what may follow the end of a stream is not waited for
 	return a.nothing()
+}
+
+// count has what is held of an answer that is gathered counted, with what is
+// made of it: the gateway's memory is bounded for requests and answers together.
+func (a *answer) count() *llm.Error {
+	if !a.gather {
+		return nil
+	}
+	more := int64(a.size+len(a.raw)+len(a.out)) - a.held
+	fail := a.x.server.hold(more, int64(a.x.table.cfg.Limits.BodiesInFlight))
+	if fail == nil {
+		a.held += more
+	}
+	return fail
 }
 
 // isJSON says that the answer is JSON, as its type says. Of a provider also one
@@ -136,7 +167,7 @@ func (a *answer) whole() *failure {
 
 // committed says that there is output, or the end.
 func (a *answer) committed() bool {
-	return a.sse && (a.reader.Tokens() > 0 || a.reader.Finished() || a.reader.Failed() != "")
+	return a.sse && (!a.gather && a.reader.Tokens() > 0 || a.reader.Finished() || a.reader.Failed() != "")
 }
 
 // own takes what was read out of the buffers of the answer and of its reader,
@@ -157,7 +188,7 @@ func (a *answer) feed() {
 		return
 	}
 	a.out = append(a.out, out...)
-	if a.size += a.n; !a.sse && a.credential != nil {
+	if a.size += a.n; (!a.sse || a.gather) && a.credential != nil {
 		return // nobody looks at it again, and it may be large
 	}
 	a.raw = append(a.raw, p...)
@@ -187,7 +218,7 @@ func (a *answer) nothing() *failure {
 		return nil
 	}
 	finish := r.FinishReason()
-	if finish == "" && (op == llm.OpChat || op == llm.OpCompletions || a.x.translation != nil) {
+	if finish == "" && (op == llm.OpChat || op == llm.OpCompletions || op.Generates() && a.x.translation != nil) {
 		finish = "none" // where there is always one
 	}
 	v := provider.ClassifyEnd(a.dialect, r.Tokens(), finish, r.Failed(), nil)
@@ -226,13 +257,23 @@ func (x *exchange) newReader(a *answer) llm.Reader {
 	if x.model != nil && x.model.report && (x.record.ModelUsed != x.record.ModelAsked || x.replaced() || a.credential != nil) && a.res.StatusCode < 300 {
 		name = x.record.ModelAsked
 	}
-	if x.translation != nil {
-		return x.translation.Answer(llm.AnswerOptions{
+	t := x.translation
+	if t == nil && x.rule == nil && a.sse != x.req.Stream && a.res.StatusCode < 300 {
+		if shape, ok := llm.Reshaped(x.op, x.req.Stream, x.target.quirks); ok {
+			t = shape
+			a.res.Header.Set("Content-Type", x.contentType())
+			a.res.Header.Del("Content-Length")
+			a.res.ContentLength = -1
+		}
+	}
+	a.gather = t != nil && (!a.sse || !x.req.Stream)
+	if t != nil {
+		return t.Answer(llm.AnswerOptions{
 			Stream: a.sse, Model: name, IncludeUsage: x.req.IncludeUsage, RequestID: x.record.RequestID, Created: x.record.Time.Unix(),
 			MaxBody: int(x.table.cfg.Limits.Body), JSONArray: x.wantsArray(), InputTokens: x.req.Prompt.Tokens(),
 		})
 	}
-	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name}
+	o := llm.TapOptions{Op: x.op, Stream: a.sse, DropUsage: a.sse && x.asksUsage(), AnswerModel: name, Whole: a.credential != nil}
 	if o.AnswerModel != "" || o.DropUsage {
 		a.res.Header.Del("Content-Length")
 	}

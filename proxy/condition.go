@@ -89,9 +89,8 @@ func (c *condition) holds(v *view) (bool, error) {
 
 // view is what conditions see of an exchange (cel.Activation).
 type view struct {
-	x       *exchange
-	tg      *target           // that it is asked for; nil: another model
-	headers map[string]string // made at the first use
+	x  *exchange
+	tg *target // that it is asked for; nil: another model
 }
 
 // ResolveName gives the value of a variable.
@@ -131,10 +130,10 @@ func (v *view) ResolveName(name string) (any, bool) {
 	case "request.reasoning":
 		return x.req.Reasoning, true
 	case "request.headers":
-		if v.headers == nil {
-			v.headers = shownHeaders(x.r.Header)
+		if x.plan.headers == nil {
+			x.plan.headers = shownHeaders(x.r.Header)
 		}
-		return v.headers, true
+		return x.plan.headers, true
 	}
 	return nil, false
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
-	"github.com/penstock/penstock/provider"
 )
 
 // models compiles the models of a configuration.
@@ -48,6 +47,7 @@ func (b *builder) models() error {
 	for i := range cfg.Models { // once every model is there
 		mc := &cfg.Models[i]
 		m := t.model(mc.Name)
+		m.several = m.several || len(m.targets) > 1 || len(mc.Fallbacks) > 0
 		for j := range mc.Fallbacks {
 			f, err := b.fallback(mc, &mc.Fallbacks[j], m, resolve)
 			if err != nil {
@@ -74,6 +74,7 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 			return nil, err
 		}
 		m.targets = append(m.targets, tg)
+		m.several = m.several || tg.accounts > 1
 		m.weights += tg.weight
 		m.weighted = m.weighted || tc.Weight != nil
 	}
@@ -175,16 +176,6 @@ func inChat(list []llm.Member) (out []llm.Member) {
 	return out
 }
 
-// quirksOf are the ways of a compatible server, as far as its requests and
-// answers go.
-func quirksOf(q provider.Quirks) llm.Quirks {
-	return llm.Quirks{
-		MaxTokens: q.MaxTokens != "max_completion_tokens", NoStreamOptions: q.NoStreamOptions, SystemRole: q.SystemRole != "developer",
-		NoN: q.SingleN, NoLogprobs: q.NoLogprobs, NoNames: q.NoMessageName, KnownOnly: q.StrictFields, RandomSeed: q.Seed != "",
-		RequiredAny: q.ToolChoiceAny, ToolIDs: q.ToolID > 0,
-	}
-}
-
 // members are the members of a JSON object in the order of their names.
 func members(m map[string]any) ([]llm.Member, error) {
 	var out []llm.Member
@@ -237,11 +228,18 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	}
 	tg := &target{label: name, provider: p, weight: 1, upstream: b.server.upstreamOf(p, b.ups), counts: b.server.metrics.target(model, name, len(b.cfg.Models))}
 	q := p.Quirks()
-	if tg.quirks = quirksOf(q); q.Name != "" && q.Name != "openai" {
+	if tg.quirks = q.Quirks; q.Name != "" && q.Name != "openai" {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()
-	tg.accounts = max(1, len(pc.Credentials))
+	accounts := p.Accounts()
+	tg.accounts = len(accounts)
+	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {
+		tg.seals = map[string]string{}
+		for _, account := range accounts {
+			tg.seals[seal(p, account)] = account
+		}
+	}
 	if pc.Region != "" {
 		tg.regions = []string{pc.Region}
 	}

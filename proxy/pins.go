@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"container/list"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/provider"
 )
 
 // pins know who has made a response of the Responses API, which he alone can
@@ -123,5 +125,36 @@ func (x *exchange) continues() *llm.Error {
 	return &llm.Error{
 		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "previous_response_not_found", Param: "previous_response_id",
 		Message: "the response " + id + " was made by " + maker.target + ", which does not serve this request any more",
+	}
+}
+
+// seal is the mark of an account at a provider: the same at every gateway of the
+// configuration, and nothing that tells its name.
+func seal(p *provider.Provider, account string) string { return llm.Seal(p.Name() + "\x00" + account) }
+
+// sealing marks encrypted reasoning in an answer with the account that alone can
+// read it, where others may be asked in the next turn.
+func (a *answer) sealing(r llm.Reader) llm.Reader {
+	x := a.x
+	if a.credential == nil || x.dialect != llm.DialectResponses || !x.model.several || a.res.StatusCode >= 300 {
+		return r
+	}
+	a.res.Header.Del("Content-Length")
+	return llm.Sealing(r, seal(x.target.provider, a.credential.Name()), x.record.RequestID)
+}
+
+// prefer puts the target first whose account has made the newest reasoning that
+// comes back with a request. While it is out others are asked, without that
+// reasoning: it only helps.
+func (x *exchange) prefer() {
+	p := &x.plan
+	if p.sealed = x.req.Sealed(); p.sealed == "" {
+		return
+	}
+	i := slices.IndexFunc(p.next, func(tg *target) bool { return tg.seals[p.sealed] != "" })
+	if i > 0 && !p.next[i].out(x) {
+		maker := p.next[i]
+		copy(p.next[1:], p.next[:i])
+		p.next[0] = maker
 	}
 }

@@ -31,12 +31,15 @@ type plan struct {
 	taken     int        // fallbacks taken
 	account   string     // the only one that may be used; "": any
 	star      string     // what the * of the model's name stands for; "": nothing
+	sealed    string     // the mark of the account that has made the newest reasoning; "": not known
 	tried     []*target
 	models    []*model // whose targets and fallbacks have been taken up
 	here      int      // attempts at the target, a provider
 	stale     int      // attempts over a kept connection that was closed: they do not count
 	estimated int      // tokens of the prompt
+	request   uint64   // tells it apart from others, for providers; 0: not made yet
 	counted   counted
+	headers   map[string]string // that conditions see; nil: not made yet
 }
 
 // maxFallbacks bounds the fallbacks of one request, those of other models that
@@ -75,6 +78,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	if fail := x.continues(); fail != nil {
 		return fail
 	}
+	x.prefer()
 	if !x.advance(nil) {
 		return x.nobody()
 	}

@@ -109,15 +109,19 @@ func (x *exchange) answerJSON(body []byte) *llm.Error {
 }
 
 func (x *exchange) answer(status int, body []byte) {
-	h := x.w.Header()
-	x.mark(h)
-	h.Set(requestIDHeader, x.record.RequestID)
-	if status != http.StatusNoContent {
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+	if h := x.w.Header(); !x.opened {
+		x.mark(h)
+		h.Set(requestIDHeader, x.record.RequestID)
+		if status != http.StatusNoContent {
+			h.Set("Content-Length", strconv.Itoa(len(body)))
+		}
 	}
-	x.record.Status, x.sent = status, true
+	x.record.Status = status
 	x.writeDeadline(time.Now()) // the last one may have passed in the wait for a model server
-	x.w.WriteHeader(status)
+	if !x.opened {
+		x.w.WriteHeader(status)
+	}
+	x.sent = true
 	if x.r.Method != http.MethodHead {
 		n, _ := x.w.Write(body)
 		x.record.BytesOut += int64(n)

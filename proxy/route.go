@@ -50,6 +50,7 @@ type model struct {
 	wild      bool   // name is a pattern
 	weighted  bool   // a weight is written
 	affinity  bool
+	several   bool // more than one account, or pool, may serve it
 	fallbacks []fallback
 	degraded  string // the answer of last resort; "": none
 }
@@ -90,6 +91,7 @@ type target struct {
 
 	provider *provider.Provider // nil: a pool
 	accounts int                // at the provider
+	seals    map[string]string  // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
 

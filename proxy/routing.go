@@ -181,7 +181,7 @@ func classOf(cause error, connected bool) provider.Class {
 }
 
 // canMake says that the gateway can make an answer of this kind itself.
-func (x *exchange) canMake() bool { return !x.sent && x.op.Generates() }
+func (x *exchange) canMake() bool { return (!x.sent || x.opened) && x.op.Generates() }
 
 // answerStatic answers with text, in the client's dialect.
 func (x *exchange) answerStatic(text string) *llm.Error {

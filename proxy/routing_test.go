@@ -50,6 +50,10 @@ import (
 //	status CODE [H=V] … BODY  an answer; BODY may be @FILE
 //	send FILE                 200 with the file: a stream, or JSON if it begins with {
 //	slowly FILE               likewise, each event on its own
+//	parts FILE                likewise, broken where there is a ¦
+//	bomb SIZE                 200 with a whole answer of so many letters, compressed
+//	gaps FILE                 likewise, and waits there until the client got a comment
+//	ping LINE                 waits for such a comment, and then does what LINE says
 //	cut FILE                  likewise, and then the connection breaks
 //	stall FILE                likewise, and then nothing more comes
 //	raw FILE                  the file, head and body, with CR before each LF
@@ -78,6 +82,7 @@ type scene struct {
 	url     string
 	out     strings.Builder
 	records chan *usage.Record
+	pings   chan struct{} // has one when the client got a comment
 
 	mu    sync.Mutex
 	calls []string
@@ -86,7 +91,7 @@ type scene struct {
 }
 
 func newScene(t *testing.T, c *golden.Case) *scene {
-	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16), freed: make(chan string, 16)}
+	s := &scene{t: t, c: c, records: make(chan *usage.Record, 16), freed: make(chan string, 16), pings: make(chan struct{}, 1)}
 	text := c.File(t, "config.yaml")
 	var urls []string
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -198,7 +203,7 @@ func (s *scene) ask(line string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	got, err := readUntil(res.Body, leave)
+	got, err := s.read(res.Body, leave)
 	cancel()
 	res.Body.Close()
 	fmt.Fprintf(&s.out, "%d\n", res.StatusCode)
@@ -207,7 +212,11 @@ func (s *scene) ask(line string) {
 			fmt.Fprintf(&s.out, "%s: %s\n", name, strings.Join(res.Header[name], ", "))
 		}
 	}
-	s.out.WriteString(s.steady(string(got)))
+	quiet := pings.ReplaceAllString(string(got), "$1")
+	s.out.WriteString(s.steady(quiet))
+	if len(quiet) < len(got) {
+		s.out.WriteString("! with comments\n")
+	}
 	if len(got) > 0 && got[len(got)-1] != '\n' {
 		s.out.WriteByte('\n')
 	}
@@ -221,20 +230,6 @@ func (s *scene) ask(line string) {
 		fmt.Fprintf(&s.out, "trailer %s: %s\n", name, strings.Join(res.Trailer[name], ", "))
 	}
 	s.sum()
-}
-
-// readUntil reads a body to its end, or until text has come.
-func readUntil(body io.Reader, text string) (got []byte, err error) {
-	if text == "" {
-		return io.ReadAll(body)
-	}
-	for buf := make([]byte, 4096); !bytes.Contains(got, []byte(text)); {
-		n, err := body.Read(buf)
-		if got = append(got, buf[:n]...); err != nil {
-			return got, err
-		}
-	}
-	return got, nil
 }
 
 // sum writes down what the servers were asked, and the record.
@@ -256,6 +251,46 @@ func (s *scene) sum() {
 	s.mu.Unlock()
 	s.told(rec)
 	s.out.WriteByte('\n')
+}
+
+// pings are comments between two events: how many come is a matter of time.
+var pings = regexp.MustCompile(`(^|\n\n)(?:: keep-alive\n\n)+`)
+
+// read reads a body to its end, or until the text has come, and tells of the comments in it as they come.
+func (s *scene) read(body io.Reader, until string) (got []byte, err error) {
+	seen, buf := 0, make([]byte, 4<<10)
+	for {
+		if until != "" && bytes.Contains(got, []byte(until)) {
+			return got, nil
+		}
+		n, err := body.Read(buf)
+		got = append(got, buf[:n]...)
+		if now := bytes.Count(got, []byte(": keep-alive")); now > seen {
+			seen = now
+			select {
+			case s.pings <- struct{}{}:
+			default:
+			}
+		}
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// pinged waits until the client gets a comment.
+func (s *scene) pinged(r *http.Request) {
+	select {
+	case <-s.pings: // of before
+	default:
+	}
+	select {
+	case <-s.pings:
+	case <-r.Context().Done():
+	}
 }
 
 // told writes down what the record says of the routing.
@@ -306,6 +341,8 @@ var changing = []struct {
 }{
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "SERVER"},
 	{regexp.MustCompile(`"request_id":"[^"]*"`), `"request_id":"ID"`},
+	{regexp.MustCompile(`aaaa{200,}`), "aaaa…"},
+	{regexp.MustCompile(`"responseId":"[0-9a-f]{32}"`), `"responseId":"ID"`},
 	{regexp.MustCompile(`"created":\d+`), `"created":0`},
 	{regexp.MustCompile(`"created_at":\d+`), `"created_at":0`},
 	{regexp.MustCompile(`(chatcmpl-|msg_|resp_|call_|toolu_|fc_)[0-9a-f]{16,}`), "${1}ID"},
@@ -409,6 +446,31 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 	case "slowly":
 		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
+			time.Sleep(5 * time.Millisecond)
+		}
+	case "ping":
+		p.scene.pinged(r)
+		p.play(w, r, body, rest)
+	case "gaps":
+		for i, piece := range strings.Split(p.scene.c.File(p.scene.t, rest), "¦") {
+			if i > 0 {
+				p.scene.pinged(r)
+			}
+			p.send(w, piece)
+		}
+	case "bomb":
+		size, err := strconv.Atoi(rest)
+		if err != nil {
+			panic(line)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Encoding", "gzip")
+		gz := gzip.NewWriter(w)
+		fmt.Fprintf(gz, `{"object":"chat.completion","choices":[{"index":0,"message":{"content":"%s"},"finish_reason":"stop"}]}`, strings.Repeat("a", size))
+		gz.Close()
+	case "parts":
+		for piece := range strings.SplitSeq(p.scene.c.File(p.scene.t, rest), "¦") {
+			p.send(w, piece)
 			time.Sleep(5 * time.Millisecond)
 		}
 	case "raw":

@@ -43,6 +43,7 @@ type exchange struct {
 	picking
 	http   outgoing // on HTTP routes
 	record *usage.Record
+	ping   *pinger // of a stream; nil: none
 	progress
 }
 
@@ -52,6 +53,7 @@ type aimed struct {
 	edited      []byte           // body with the target's edits; nil: not made yet
 	translation *llm.Translation // of the request; nil: the target speaks the client's dialect
 	dialect     llm.Dialect      // that it speaks
+	seal        string           // the account's mark on reasoning; "": none comes back
 	fetched     int64            // bytes of images in the translation, counted with the body
 }
 
@@ -66,6 +68,7 @@ type picking struct {
 type progress struct {
 	stalled  bool // the upload ran out of time
 	sent     bool // the head of an answer went to the client
+	opened   bool // before there was an answer: see openStream
 	broken   bool // the answer broke: end the connection, not the message
 	midEvent bool // the bytes sent end inside an event
 	// estimated is the member of the answer that the gateway has counted itself.
@@ -171,6 +174,8 @@ func (x *exchange) bounds() *config.Timeouts {
 // settle ends the exchange, however it went: the picker, the record, the
 // metrics. It is the only place where they are told.
 func (x *exchange) settle() {
+	x.ping.back()
+	defer x.ping.stop()
 	if p := recover(); p != nil {
 		x.server.log.Error("panic while serving", "requestId", x.record.RequestID, "panic", p, "stack", string(debug.Stack()))
 		x.fail(llm.Internal("the gateway failed; its log has the reason"))

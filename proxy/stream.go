@@ -43,11 +43,22 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	defer a.close()
 	res := a.res
 	y := &relay{x: x, a: a, sse: a.sse, tap: a.reader, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
+	if fail := x.unopened(a); fail != nil {
+		x.record.Served = a.where()
+		return fail
+	}
 	x.reader = a.reader
 	x.remember(a)
 	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
 	x.record.Served, x.record.Status = a.where(), res.StatusCode
 	y.head()
+	if a.reader != nil && res.StatusCode < 300 {
+		x.startPing(x.bounds().Ping.D())
+	}
+	if x.ping != nil {
+		res.Header.Del("Content-Length") // which comments would be beyond
+		res.ContentLength = -1
+	}
 	x.sendHead(res)
 	x.dropBody()
 	if x.rule != nil && a.n == 0 && a.err == nil && res.ContentLength < 0 {
@@ -92,6 +103,9 @@ func (x *exchange) reads() bool {
 }
 
 func (x *exchange) sendHead(res *http.Response) {
+	if x.opened {
+		return
+	}
 	h := x.w.Header()
 	if x.rule != nil {
 		x.target.http.response.apply(res.Header)
@@ -115,8 +129,7 @@ func (x *exchange) sendHead(res *http.Response) {
 		h.Del("Content-Length")
 	}
 	if !x.target.plain && strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") {
-		h.Set("Cache-Control", "no-cache")
-		h.Set("X-Accel-Buffering", "no")
+		streamHeader(h)
 	}
 	if x.listener.debug.Load() {
 		h.Set("X-Penstock-Pool", x.target.pool)
@@ -169,11 +182,13 @@ func (y *relay) copyBody() error {
 	}
 	a.phase.enter(&errIdleTimeout, idle)
 	piece := func(p []byte) error {
+		x.ping.back()
 		if err := y.pass(p); err != nil {
 			return err
 		}
 		a.phase.extend(y.now, idle)
-		y.x.waits()
+		x.waits()
+		x.ping.wait()
 		return nil
 	}
 	err := error(nil)
@@ -186,10 +201,13 @@ func (y *relay) copyBody() error {
 		y.x.waits()
 	case a.n > 0:
 		err = piece((*a.buf)[:a.n])
+		x.ping.back()
 	}
 	if err == nil && a.err != io.EOF {
 		if err = a.err; err == nil {
+			x.ping.wait()
 			err = each(a.res.Body, *a.buf, piece)
+			x.ping.back()
 		}
 	}
 	y.x.writeDeadline(time.Now()) // for what net/http still has to write
@@ -301,6 +319,7 @@ func (y *relay) write(p []byte) error {
 	}
 	n, err := to.Write(p)
 	x.record.BytesOut += int64(n)
+	x.ping.wrote(y.now, y.tap == nil || y.tap.MidEvent() || y.tap.Finished())
 	if whole := x.record.BytesOut == y.a.res.ContentLength; err == nil && y.flush && !direct && !whole { // the end flushes anyway
 		if err = x.ctl.Flush(); err == nil && !y.flushed {
 			y.flushed, y.frames = true, framesFor(x.w, x.r, x.record.Status)
@@ -383,6 +402,9 @@ func (y *relay) failed(err error) *llm.Error {
 		return uploadError(x.http.source.failed())
 	}
 	y.a.report(pool.Reset)
+	if errors.Is(err, errUnzipped) {
+		return llm.UpstreamFailed(err.Error())
+	}
 	return llm.UpstreamFailed("the model server broke off its answer")
 }
 
