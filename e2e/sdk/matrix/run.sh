@@ -40,7 +40,7 @@ else
   export NODE_CLIENT=$node
 fi
 # Without the optimizer the generated client compiles in a third of the time.
-if (cd e2e/sdk/go && go build -gcflags='github.com/openai/...=-N -l' -o "$venv/../go-ask" ./ask); then
+if (cd e2e/sdk/go && go build -gcflags='github.com/openai/...=-N -l' -gcflags='github.com/anthropics/...=-N -l' -o "$venv/../go-ask" ./ask); then
   export GO_CLIENT=$PWD/.cache/sdk/go-ask
 else
   absent Go "go build failed"

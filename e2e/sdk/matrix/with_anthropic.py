@@ -43,9 +43,8 @@ class Messages:
         check(m.content[0].text.strip() == "one", m)
 
     def stream(self, b):
-        with self.client.messages.stream(**self.request(b.name, "say: " + TEXT)) as s:
-            text = "".join(s.text_stream)
-            m = s.get_final_message()
+        text = "".join(self.texts(b.name, "say: " + TEXT))
+        m = self.message(True, **self.request(b.name, "say: " + TEXT))
         check(text == TEXT and m.content[0].text == TEXT and m.stop_reason == "end_turn" and m.model == b.name, m)
         kinds = [e.type for e in self.ask(b.name, "say: " + TEXT, stream=True)]
         check(kinds[0] == "message_start" and kinds[-1] == "message_stop", kinds)
@@ -56,11 +55,7 @@ class Messages:
             parts = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
             for _ in range(2):
                 a = self.request(b.name, [{"role": "user", "content": parts}], max_tokens=20)
-                if stream:
-                    with self.client.messages.stream(**a) as s:
-                        u = s.get_final_message().usage
-                else:
-                    u = self.client.messages.create(**a).usage
+                u = self.message(stream, **a).usage
                 read = u.cache_read_input_tokens or 0
                 got = u.input_tokens + read + (u.cache_creation_input_tokens or 0), read, u.output_tokens
                 check(got == b.counted(), f"stream {stream}: {got}, the server counted {b.counted()}")
@@ -72,6 +67,10 @@ class Messages:
             with self.client.messages.stream(**a) as s:
                 return s.get_final_message()
         return self.client.messages.create(**a)
+
+    def texts(self, model, text):
+        with self.client.messages.stream(**self.request(model, text)) as s:
+            yield from s.text_stream
 
     def calls(self, b, model, streamed, **more):
         tools = [{"name": n, "description": n, "input_schema": SCHEMA} for n in TOOLS]
@@ -104,8 +103,7 @@ class Messages:
         m = self.ask(b.name + "-thinks", "hello", thinking=THINK)
         check(m.content[-1].type == "text", m)
         check(m.content[0].type == "thinking" and m.content[0].thinking, "no thinking")
-        with self.client.messages.stream(**self.request(b.name + "-thinks", "hello", thinking=THINK)) as s:
-            m = s.get_final_message()
+        m = self.message(True, **self.request(b.name + "-thinks", "hello", thinking=THINK))
         check(m.content[0].type == "thinking" and m.content[0].thinking and m.content[-1].type == "text", m)
 
     def structured(self, b):
@@ -152,9 +150,8 @@ class Messages:
         got = []
 
         def read():
-            with self.client.messages.stream(**self.request(b.name + "-bad", "hello")) as s:
-                for text in s.text_stream:
-                    got.append(text)
+            for text in self.texts(b.name + "-bad", "hello"):
+                got.append(text)
 
         e = refused(anthropic.APIStatusError, read)
         check(got, "nothing came before the error")

@@ -2,28 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command ask asks what with_others.py of the matrix tells it with OpenAI's
-// client for Go: a request per line of the input, answers as lines of JSON.
-// GATEWAY_URL has /v1 at its end.
+// client for Go, or with the argument anthropic with Anthropic's: a request per
+// line of the input, answers as lines of JSON. GATEWAY_URL is the client's base
+// URL.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"time"
-
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 )
 
 type question struct {
-	Op      string
+	Op      string // create, stream, or final: a stream that the client gathers
 	Key     string
 	Retries int
 	Take    bool // until there is text, then leave
-	Body    openai.ChatCompletionNewParams
+	Body    json.RawMessage
 }
 
 type failure struct {
@@ -37,6 +34,10 @@ type failure struct {
 var out = json.NewEncoder(os.Stdout)
 
 func main() {
+	answer, failed := askOpenAI, openAIError // what an error has of the answer; nil: there was none
+	if len(os.Args) > 1 && os.Args[1] == "anthropic" {
+		answer, failed = askAnthropic, anthropicError
+	}
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 16<<20)
 	for in.Scan() {
@@ -48,50 +49,20 @@ func main() {
 			cancel()
 		}
 		if err != nil {
-			out.Encode(map[string]any{"error": failed(err)})
+			f := failure{Name: "Error", Message: err.Error(), Headers: map[string]string{}}
+			if res, body := failed(err); res != nil {
+				f.Status, f.Body = res.StatusCode, json.RawMessage(body)
+				for name := range res.Header {
+					f.Headers[name] = res.Header.Get(name)
+				}
+			}
+			out.Encode(map[string]any{"error": f})
 		}
 	}
 }
 
-func answer(ctx context.Context, q *question) error {
-	client := openai.NewClient(option.WithBaseURL(os.Getenv("GATEWAY_URL")), option.WithAPIKey(q.Key), option.WithMaxRetries(q.Retries))
-	if q.Op == "create" {
-		r, err := client.Chat.Completions.New(ctx, q.Body)
-		if err != nil {
-			return err
-		}
-		return out.Encode(map[string]any{"result": json.RawMessage(r.RawJSON())})
-	}
-	stream := client.Chat.Completions.NewStreaming(ctx, q.Body)
-	defer stream.Close()
-	var all openai.ChatCompletionAccumulator
-	for stream.Next() {
-		c := stream.Current()
-		if q.Op == "final" {
-			all.AddChunk(c) // false for what Azure's filter says apart, which has no id
-			continue
-		}
-		out.Encode(map[string]any{"chunk": json.RawMessage(c.RawJSON())})
-		if q.Take && len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
-			break
-		}
-	}
-	if err := stream.Err(); err != nil {
-		return err
-	}
-	if q.Op == "final" {
-		return out.Encode(map[string]any{"result": all.ChatCompletion})
-	}
-	return out.Encode(map[string]any{"end": true})
-}
+func result(v any) error { return out.Encode(map[string]any{"result": v}) }
 
-func failed(err error) failure {
-	f := failure{Name: "Error", Message: err.Error(), Headers: map[string]string{}}
-	if e := (*openai.Error)(nil); errors.As(err, &e) && e.Response != nil {
-		f.Status, f.Body = e.StatusCode, json.RawMessage(e.RawJSON())
-		for name := range e.Response.Header {
-			f.Headers[name] = e.Response.Header.Get(name)
-		}
-	}
-	return f
-}
+func chunk(raw string) { out.Encode(map[string]any{"chunk": json.RawMessage(raw)}) }
+
+func end() error { return out.Encode(map[string]any{"end": true}) }
