@@ -95,11 +95,19 @@ func (x *exchange) replyInStream(e *llm.Error) {
 
 // fail is reply for a panic: whatever state the exchange is in.
 func (x *exchange) fail(e *llm.Error) {
-	if x.sent {
-		x.record.ErrorClass, x.record.Error, x.broken = "internal_error", e.Message, true
+	if !x.sent {
+		x.reply(e)
 		return
 	}
-	x.reply(e)
+	x.record.ErrorClass, x.record.Error, x.broken = "internal_error", e.Message, true
+	if x.reads() && strings.HasPrefix(x.w.Header().Get("Content-Type"), "text/event-stream") {
+		// Whoever reads the answer may be what has failed: he is not asked, and an
+		// event that was begun is ended whether or not there is one.
+		x.writeDeadline(time.Now())
+		n, _ := x.w.Write(append([]byte("\n\n"), e.StreamError(x.op, x.record.RequestID)...))
+		x.record.BytesOut += int64(n)
+		x.ctl.Flush()
+	}
 }
 
 func (x *exchange) answerJSON(body []byte) *llm.Error {
