@@ -256,20 +256,26 @@ func TestPickWithoutReplicas(t *testing.T) {
 	}
 }
 
-// Without a response phase the picker is told that the request is all, so that
-// it may wait for that.
-func TestRequestIsAll(t *testing.T) {
+// clientOf is a client of p, with settings besides its address.
+func clientOf(t *testing.T, p extprocv3.ExternalProcessorServer, settings string) *extproc.Client {
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer()
-	extprocv3.RegisterExternalProcessorServer(s, tillEnd{})
+	extprocv3.RegisterExternalProcessorServer(s, p)
 	go s.Serve(socket)
 	t.Cleanup(s.Stop)
-	c := client(t, fmt.Sprintf("address: %q, response: {mode: off}, timeout: 10s", socket.Addr()))
+	c := client(t, fmt.Sprintf("address: %q, %s", socket.Addr(), settings))
 	c.Start()
 	t.Cleanup(c.Close)
+	return c
+}
+
+// Without a response phase the picker is told that the request is all, so that
+// it may wait for that.
+func TestRequestIsAll(t *testing.T) {
+	c := clientOf(t, tillEnd{}, "response: {mode: off}, timeout: 10s")
 	for _, n := range []int{0, 2, 200_000} {
 		res, err := c.Pick(t.Context(), extproc.Question(make([]byte, n)))
 		if err != nil {
@@ -301,17 +307,8 @@ func (tillEnd) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 // The end of an answer that has come whole is told with its head: a picker that
 // answers the head only after the end answers in time.
 func TestWholeAnswer(t *testing.T) {
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, p := grpc.NewServer(), &tillAnswered{said: make(chan string, 1)}
-	extprocv3.RegisterExternalProcessorServer(s, p)
-	go s.Serve(socket)
-	t.Cleanup(s.Stop)
-	c := client(t, fmt.Sprintf("address: %q, response: {headTimeout: 10s}, timeout: 10s", socket.Addr()))
-	c.Start()
-	t.Cleanup(c.Close)
+	p := &tillAnswered{said: make(chan string, 1)}
+	c := clientOf(t, p, "response: {headTimeout: 10s}, timeout: 10s")
 	res, err := c.Pick(t.Context(), extproc.Question([]byte(`{"model":"m"}`)))
 	if err != nil || len(res.Endpoints) != 1 {
 		t.Fatalf("%+v, %v", res, err)
@@ -332,17 +329,8 @@ func TestWholeAnswer(t *testing.T) {
 
 // A picker that says that it only observes answers is not waited for.
 func TestObservedAnswer(t *testing.T) {
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, p := grpc.NewServer(), &tillAnswered{said: make(chan string, 1), observes: true}
-	extprocv3.RegisterExternalProcessorServer(s, p)
-	go s.Serve(socket)
-	t.Cleanup(s.Stop)
-	c := client(t, fmt.Sprintf("address: %q, response: {headTimeout: 1m}, timeout: 10s", socket.Addr()))
-	c.Start()
-	t.Cleanup(c.Close)
+	p := &tillAnswered{said: make(chan string, 1), observes: true}
+	c := clientOf(t, p, "response: {headTimeout: 1m}, timeout: 10s")
 	res, err := c.Pick(t.Context(), extproc.Question([]byte(`{"model":"m"}`)))
 	if err != nil || len(res.Endpoints) != 1 || res.Edits {
 		t.Fatalf("%+v, %v", res, err)
