@@ -164,6 +164,9 @@ func casePick(t *testing.T, s *epp.Scheduler, p *pool.Pool, b *strings.Builder, 
 			res.Observer.Head(http.StatusOK, head)
 			for name := range head {
 				b.WriteString("answer has " + name + "\n")
+				if !res.Edits {
+					t.Error("the result does not say that its observer may edit answers")
+				}
 			}
 		}
 	}
