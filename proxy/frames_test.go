@@ -109,7 +109,7 @@ func TestNothingFollowsHalfAComment(t *testing.T) {
 	event := chunk("m", "a")
 	out := make(chan [3]error, 1)
 	srv := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		first, comment, second := proxy.AfterLostComment(w, r, 300*time.Millisecond, []byte(event))
+		first, comment, second := proxy.AfterLostComment(w, r, time.Second, []byte(event))
 		out <- [3]error{first, comment, second}
 		panic(http.ErrAbortHandler)
 	})}
@@ -124,7 +124,7 @@ func TestNothingFollowsHalfAComment(t *testing.T) {
 		}
 	}
 	in.Discard(len("\n\r\n") + 5) // and some of the comment
-	time.Sleep(400 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond)
 	go io.Copy(io.Discard, far)
 	if got := <-out; got[0] != nil || got[1] == nil || got[2] == nil {
 		t.Errorf("an event: %v; a comment that is not taken: %v; an event after it: %v", got[0], got[1], got[2])

@@ -452,9 +452,11 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 	case "refused":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
-		for piece := range strings.SplitSeq(p.scene.c.File(p.scene.t, rest), "¦") {
+		for i, piece := range strings.Split(p.scene.c.File(p.scene.t, rest), "¦") {
+			if i > 0 {
+				time.Sleep(time.Second) // comments would come after half of it
+			}
 			p.send(w, piece)
-			time.Sleep(50 * time.Millisecond)
 		}
 	case "ping":
 		p.scene.pinged(r)
