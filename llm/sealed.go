@@ -52,11 +52,19 @@ func (r *Request) Sealed() string {
 		if i < 0 {
 			return ""
 		}
-		if seal := sealOf(body[i+1:]); seal != "" {
+		seal := sealOf(body[i+1:])
+		if body = body[:i]; seal != "" && ofSealed(body) {
 			return seal
 		}
-		body = body[:i]
 	}
+}
+
+// ofSealed says that the member whose value follows before is an encrypted
+// content: what a string has of that name has other quotes around it.
+func ofSealed(before []byte) bool {
+	const space = " \t\r\n"
+	name, ok := bytes.CutSuffix(bytes.TrimRight(before, space), []byte(":"))
+	return ok && bytes.HasSuffix(bytes.TrimRight(name, space), []byte(sealedName))
 }
 
 // Opened is a body for a server of the client's own dialect that bears the mark

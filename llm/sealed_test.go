@@ -54,7 +54,10 @@ func TestOpened(t *testing.T) {
 	if fail != nil || r.Sealed() != other {
 		t.Errorf("newest: %v", fail)
 	}
-	for _, text := range []string{`{"model":"m","input":"penstock:"}`, `{"model":"m","input":"penstock:short:"}`, `{"model":"m","input":"x"}`} {
+	for _, text := range []string{
+		`{"model":"m","input":"penstock:"}`, `{"model":"m","input":"penstock:short:"}`, `{"model":"m","input":"x"}`,
+		`{"model":"m","input":"` + mine + `"}`, `{"model":"m","input":"\"encrypted_content\":\"` + mine + `"}`, // a user's own text
+	} {
 		if r, fail := llm.Read(llm.OpResponses, "application/json", []byte(text), llm.Limits{}); fail != nil || r.Sealed() != "" {
 			t.Errorf("%s: %v", text, fail)
 		}

@@ -30,6 +30,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		return nil, f
 	}
 	var tried []*provider.Credential
+	var last *failure
 	for {
 		var c *provider.Credential
 		var wait time.Duration
@@ -40,6 +41,12 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		}
 		if c == nil && x.plan.account == "" {
 			c, wait = tg.provider.Pick(tg.named(x), tried, x.affinityFor(tg))
+		}
+		if c == nil && last != nil { // the account that failed is the only one for this request
+			if last.charged() {
+				x.service.budget.giveBack()
+			}
+			return nil, last
 		}
 		if c == nil {
 			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
@@ -53,10 +60,17 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			return a, nil
 		}
 		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
-		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || x.bound(f) != "" {
+		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || x.kept(f) || x.bound(f) != "" {
 			return nil, f
 		}
+		last = f
 	}
+}
+
+// kept says that the one attempt that is left after f is for another target: what
+// failed at all accounts so far will hardly do better at the next.
+func (x *exchange) kept(f *failure) bool {
+	return x.spent() == x.service.attempts-1 && x.elsewhere(f)
 }
 
 // affinityFor is what ties a prompt to one credential: prompt caches belong to

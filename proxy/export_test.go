@@ -6,8 +6,11 @@ package proxy
 import (
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/usage"
 )
 
 // Matcher is the compiled HTTP routes of a configuration without pools.
@@ -47,6 +50,23 @@ const MostFrame = mostFrame
 
 func UsesFrames(w http.ResponseWriter, r *http.Request, status int) bool {
 	return framesFor(w, r, status) != nil
+}
+
+// AfterLostComment sends a client of w one event, then a comment that it has idle
+// to take, then another event, and returns the errors of the three.
+func AfterLostComment(w http.ResponseWriter, r *http.Request, idle time.Duration, event []byte) (first, comment, second error) {
+	x := &exchange{w: w, r: r, ctl: http.NewResponseController(w), record: &usage.Record{Status: http.StatusOK}}
+	x.table = &table{cfg: &config.Config{Limits: config.Limits{WriteIdle: config.Duration(idle)}}}
+	x.ping = &pinger{x: x, timer: time.NewTimer(time.Hour)}
+	x.sent = true
+	y := &relay{x: x, a: &answer{res: &http.Response{ContentLength: -1}}, flush: true, tap: llm.NewTap(llm.TapOptions{Op: llm.OpChat, Stream: true})}
+	write := func() error {
+		y.now = time.Now()
+		return y.write(event)
+	}
+	first = write()
+	x.ping.fire()
+	return first, x.ping.lost(), write()
 }
 
 // Patient is c as a listener hands it to its server.

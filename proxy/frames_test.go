@@ -100,6 +100,37 @@ func TestFramesOnlyWhereChunksAre(t *testing.T) {
 	}
 }
 
+// After half a comment nothing may follow on the connection, or the chunk after
+// it would be read as the rest of it.
+func TestNothingFollowsHalfAComment(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	event := chunk("m", "a")
+	out := make(chan [3]error, 1)
+	srv := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first, comment, second := proxy.AfterLostComment(w, r, time.Second, []byte(event))
+		out <- [3]error{first, comment, second}
+		panic(http.ErrAbortHandler)
+	})}
+	defer srv.Close()
+	go srv.Serve(&once{proxy.Patient(near), make(chan struct{})})
+	fmt.Fprint(far, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	in := bufio.NewReaderSize(far, 16) // the smallest
+	for line := ""; !strings.HasPrefix(line, "data:"); {
+		var err error
+		if line, err = in.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in.Discard(len("\n\r\n") + 5) // and some of the comment
+	time.Sleep(1500 * time.Millisecond)
+	go io.Copy(io.Discard, far)
+	if got := <-out; got[0] != nil || got[1] == nil || got[2] == nil {
+		t.Errorf("an event: %v; a comment that is not taken: %v; an event after it: %v", got[0], got[1], got[2])
+	}
+}
+
 // once is a listener of one connection.
 type once struct {
 	conn net.Conn

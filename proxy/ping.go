@@ -28,7 +28,8 @@ type pinger struct {
 	last   time.Time     // of what was written
 	inside bool          // what was written ends inside an event, or with the last one
 	ended  bool
-	away   bool // the handler waits; it alone reads and writes this
+	err    error // of a comment: the client may have half of it, and nothing can follow
+	away   bool  // the handler waits; it alone reads and writes this
 }
 
 const pingComment = ": keep-alive\n\n"
@@ -84,6 +85,15 @@ func (p *pinger) wrote(now time.Time, inside bool) {
 	}
 }
 
+// lost is why the client gets nothing more. net/http remembers a failed write;
+// frames go past it.
+func (p *pinger) lost() error {
+	if p == nil {
+		return nil
+	}
+	return p.err
+}
+
 // stop ends it; the handler keeps the client for itself.
 func (p *pinger) stop() {
 	if p != nil {
@@ -118,8 +128,8 @@ func (p *pinger) fire() {
 			err = x.ctl.Flush()
 		}
 		x.waits()
-		if err != nil {
-			return // the handler finds out by itself
+		if p.err = err; err != nil {
+			return
 		}
 	}
 	p.timer.Reset(p.every)

@@ -69,7 +69,11 @@ func (x *exchange) remember(a *answer) {
 	if x.op != llm.OpResponses || x.translation != nil || a.res.StatusCode >= 300 {
 		return
 	}
-	if id := responseID(a.raw); id != "" {
+	id := responseID(a.raw)
+	if id == "" && a.gather {
+		id = responseID(a.out) // of raw there is just the first piece
+	}
+	if id != "" {
 		x.server.pins.put(pin{id: id, tenant: x.identity.Tenant, target: x.target.label, where: a.by()})
 	}
 }

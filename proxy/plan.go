@@ -338,6 +338,18 @@ func (x *exchange) advance(last *failure) bool {
 	return true
 }
 
+// elsewhere says that advance would find a target that works.
+func (x *exchange) elsewhere(last *failure) bool {
+	class := config.FallbackClass(last.class.Fallback())
+	if class == config.FallbackGeneral && len(x.plan.next) > 0 && !x.plan.next[0].out(x) {
+		return true
+	}
+	before := x.plan
+	list, _ := x.follow(class, true)
+	x.plan = before // as if nobody had looked
+	return len(list) > 0
+}
+
 // around goes to a fallback that works before the targets that are left, which
 // are all out; they stay for when it fails, and fallbacks that are out after them.
 func (x *exchange) around(last *failure) bool {

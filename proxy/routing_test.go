@@ -52,6 +52,7 @@ import (
 //	slowly FILE               likewise, each event on its own
 //	parts FILE                likewise, broken where there is a ¦
 //	bomb SIZE                 200 with a whole answer of so many letters, compressed
+//	refused FILE              400 with the file as JSON, which stays away for a while where there is a ¦
 //	gaps FILE                 likewise, and waits there until the client got a comment
 //	ping LINE                 waits for such a comment, and then does what LINE says
 //	cut FILE                  likewise, and then the connection breaks
@@ -447,6 +448,15 @@ func (p *scripted) play(w http.ResponseWriter, r *http.Request, body []byte, lin
 		for event := range strings.SplitAfterSeq(p.scene.c.File(p.scene.t, rest), "\n\n") {
 			p.send(w, event)
 			time.Sleep(5 * time.Millisecond)
+		}
+	case "refused":
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		for i, piece := range strings.Split(p.scene.c.File(p.scene.t, rest), "¦") {
+			if i > 0 {
+				time.Sleep(time.Second) // comments would come after half of it
+			}
+			p.send(w, piece)
 		}
 	case "ping":
 		p.scene.pinged(r)

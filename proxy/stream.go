@@ -52,10 +52,9 @@ func (x *exchange) stream(a *answer) *llm.Error {
 	y.flush = y.sse || res.ContentLength < 0 || x.target.plain
 	x.record.Served, x.record.Status = a.where(), res.StatusCode
 	y.head()
-	if a.reader != nil && res.StatusCode < 300 {
-		x.startPing(x.bounds().Ping.D())
-	}
-	if x.ping != nil {
+	if a.reader == nil || res.StatusCode >= 300 {
+		x.ping.stop() // what is no stream has no room for comments
+	} else if x.startPing(x.bounds().Ping.D()); x.ping != nil {
 		res.Header.Del("Content-Length") // which comments would be beyond
 		res.ContentLength = -1
 	}
@@ -310,6 +309,9 @@ func (y *relay) write(p []byte) error {
 	x := y.x
 	if y.tap != nil && y.tap.Failed() != "" {
 		p = []byte(y.a.scrub(string(p)))
+	}
+	if err := x.ping.lost(); err != nil {
+		return errClient{err}
 	}
 	x.writeDeadline(y.now)
 	direct := y.frames != nil && len(p) <= mostFrame

@@ -180,7 +180,7 @@ one/up-1  1., is out now
 two/up-2  as a fallback (general)
 llama/m   no: it has no tools
 `},
-		{"explain --model m --pool llama --path /v1/completions --body " + body, `
+		{"explain --model m --pool llama --path /v1/completions?trace=1 --body " + body, `
 dry run  pool llama  profile /v1/completions  model m  prompt about 0 tokens
 nobody was picked: no-endpoints
 
@@ -235,6 +235,8 @@ func TestErrorsSayWhatWhereAndWhatToTry(t *testing.T) {
 		{"explain --body - --admin " + address, 1, []string{"model: is missing"}},
 		{"explain --admin " + address, 2, []string{"nothing to explain", "--body"}},
 		{"explain --body - -H nocolon --admin " + address, 2, []string{"Name: value"}},
+		{"explain --body - -H a@b:c --admin " + address, 2, []string{"Name: value"}},
+		{"explain --body - -H :c --admin " + address, 2, []string{"Name: value"}},
 		{"explain req-1 --body x", 2, []string{"exclude each other"}},
 		{"explain --body /does/not/exist", 2, []string{"/does/not/exist", "no such file"}},
 		{"epp --grpc-port abc", 2, []string{"--grpc-port abc: want a whole number", "epp --help"}},

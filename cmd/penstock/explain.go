@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/penstock/penstock/admin"
 )
@@ -151,7 +152,8 @@ func fetchExplanation(ctx context.Context, a *adminClient, args []string, o expl
 	if err != nil {
 		return nil, usageError("--body: %w", err)
 	}
-	query := url.Values{"path": {o.path}}
+	path, _, _ := strings.Cut(o.path, "?") // as it may be copied from a request
+	query := url.Values{"path": {path}}
 	if o.model != "" {
 		query.Set("model", o.model)
 	}
@@ -164,10 +166,11 @@ func fetchExplanation(ctx context.Context, a *adminClient, args []string, o expl
 	header := http.Header{}
 	for _, line := range o.headers {
 		name, value, ok := strings.Cut(line, ":")
-		if !ok {
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			return nil, usageError("--header %q is not of the form \"Name: value\"", line)
 		}
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		header.Add(name, value)
 	}
 	return a.call(ctx, http.MethodPost, "explain", query, header, body, x)
 }
