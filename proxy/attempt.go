@@ -79,6 +79,7 @@ type failure struct {
 	sent    bool // the member had the whole request
 	stale   bool // a kept connection was closed before any answer: try the member anew
 	reached bool // there was a connection
+	limited bool // the gateway's own limits for the target have no room
 	late    bool // the time of one attempt was over
 	foreign bool // the code of reply is the server's word: for the client, and not for metrics
 }

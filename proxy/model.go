@@ -233,7 +233,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	}
 	pc := p.Config()
 	accounts := p.Accounts()
-	tg.accounts = len(accounts)
+	tg.accounts, tg.limits = len(accounts), credentialLimits(&pc)
 	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {
 		tg.seals = map[string]string{}
 		for _, account := range accounts {

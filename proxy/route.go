@@ -19,6 +19,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/quota"
 	"github.com/tiktoken-go/tokenizer"
 )
 
@@ -89,9 +90,10 @@ type target struct {
 	turn     atomic.Uint64 // of the round robin
 	http     *httpTarget   // on HTTP routes
 
-	provider *provider.Provider // nil: a pool
-	accounts int                // at the provider
-	seals    map[string]string  // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
+	provider *provider.Provider     // nil: a pool
+	accounts int                    // at the provider
+	limits   map[string]*quota.Node // of the accounts by their names; nil: none has any
+	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
 

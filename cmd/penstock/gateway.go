@@ -25,6 +25,7 @@ import (
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -45,6 +46,7 @@ type gateway struct {
 	pickers *extproc.Listeners // where other gateways ask
 
 	instruments
+	spending
 	reloads reloads
 
 	cfg     atomic.Pointer[config.Config]
@@ -73,6 +75,11 @@ type instruments struct {
 	pickMetrics     *epp.Instruments
 	remoteMetrics   *extproc.ClientInstruments
 	recordMetrics   *usage.Instruments
+}
+
+// spending is what is known of what tenants use.
+type spending struct {
+	limiter *quota.Limiter
 }
 
 // reloads tell of configurations.
@@ -160,8 +167,9 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	build.Set(1)
 	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
+	g.limiter = quota.NewLimiter(quota.Options{Log: log, Metrics: quota.NewInstruments(reg)})
 	g.proxy = proxy.New(proxy.Options{
-		Log: log, Metrics: proxy.NewInstruments(reg),
+		Log: log, Metrics: proxy.NewInstruments(reg), Limits: g.limiter,
 		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r) },
 	})
 	return g
@@ -338,6 +346,14 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 				go closeRecords(before)
 			}
 		})
+	}
+	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+		store, err := quota.Open(cfg.Quota)
+		if err != nil {
+			return fmt.Errorf("quota: %w", err)
+		}
+		undo = append(undo, func() { store.Close() })
+		commits = append(commits, func() { g.limiter.Use(store, cfg.Quota) })
 	}
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
