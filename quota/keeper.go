@@ -38,6 +38,14 @@ type keeper struct {
 	mu      sync.Mutex
 	leases  map[uint64]*Lease // in the shared store, by id
 	pending []*Settlement
+	charges map[uint64]*charge // by the limit's id: what the share has let in since the last round
+}
+
+// charge is what was used of a limit while the store was away.
+type charge struct {
+	group  string
+	limit  *Limit
+	amount int64
 }
 
 // maxPending bounds the settlements that wait for the store.
@@ -114,16 +122,14 @@ func (k *keeper) leased(r *Reservation) {
 }
 
 // settle tells the store, now or when it is back.
-func (k *keeper) settle(r *Reservation, actual []int64) {
-	s := &Settlement{group: r.group, id: r.id, entries: r.entries, actual: actual}
+func (k *keeper) settle(r *Reservation, s *Settlement) {
 	if k.local == nil {
 		k.store.Settle(context.Background(), s)
 		return
 	}
 	if r.local {
 		k.local.Settle(context.Background(), s)
-		s.charge = true
-		k.later(s.clone())
+		k.charge(r, s.actual)
 		return
 	}
 	k.mu.Lock()
@@ -160,6 +166,49 @@ func (k *keeper) later(s *Settlement) {
 	k.pending = append(k.pending, s)
 	k.limiter.metrics.pending.Set(float64(len(k.pending)))
 }
+
+// charge adds what was used on the share to what the store is to be told. A
+// request counts when it has ended.
+func (k *keeper) charge(r *Reservation, actual []int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.charges == nil {
+		k.charges = map[uint64]*charge{}
+	}
+	for i := range r.entries {
+		l := r.entries[i].limit
+		if l.unit == Concurrency || actual[i] == 0 {
+			continue
+		}
+		c := k.charges[l.id]
+		if c == nil {
+			c = &charge{group: r.group, limit: l}
+			k.charges[l.id] = c
+		}
+		c.amount = min(c.amount+actual[i], most)
+	}
+}
+
+// bill makes settlements of the charges so far. From then on they do not change,
+// so that the store can tell whether it has seen them.
+func (k *keeper) bill() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	byGroup := map[string]*Settlement{}
+	for _, c := range k.charges {
+		s := byGroup[c.group]
+		if s == nil || len(s.entries) >= mostCharged {
+			s = &Settlement{group: c.group, id: k.limiter.next.Add(1), charge: true}
+			byGroup[c.group] = s
+			k.pending = append(k.pending, s)
+		}
+		s.entries, s.actual = append(s.entries, entry{limit: c.limit}), append(s.actual, c.amount)
+	}
+	k.charges = nil
+}
+
+// mostCharged is how many limits one call charges.
+const mostCharged = 100
 
 // failed notes that the store is away.
 func (k *keeper) failed(call string, err error) {
@@ -205,6 +254,7 @@ func (k *keeper) look() {
 			return
 		}
 	}
+	k.bill()
 	for {
 		s := k.first()
 		if s == nil {
@@ -214,7 +264,7 @@ func (k *keeper) look() {
 			s.again = true
 			return
 		}
-		k.done(s)
+		k.done()
 	}
 	if k.away.Swap(false) {
 		k.limiter.metrics.up.Set(1)
@@ -231,7 +281,7 @@ func (k *keeper) first() *Settlement {
 	return k.pending[0]
 }
 
-func (k *keeper) done(*Settlement) {
+func (k *keeper) done() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.pending[0] = nil

@@ -89,14 +89,13 @@ func (r *Reservation) Settle(a *Amounts) {
 	if r.keeper == nil {
 		return
 	}
-	var room [inline]int64
-	actual := room[:0]
+	r.end = Settlement{group: r.group, id: r.id, entries: r.entries, actual: r.actual[:0]}
 	for i := range r.entries {
-		actual = append(actual, r.entries[i].limit.of(a))
+		r.end.actual = append(r.end.actual, r.entries[i].limit.of(a))
 	}
 	k := r.keeper
 	r.keeper = nil
-	k.settle(r, actual)
+	k.settle(r, &r.end)
 	k.letGo()
 	k.limiter.metrics.settled()
 }

@@ -81,6 +81,8 @@ type Reservation struct {
 	id      uint64 // within the limiter
 	entries []entry
 	room    [inline]entry
+	end     Settlement // so that it needs no memory of its own
+	actual  [inline]int64
 }
 
 // Active says that something is reserved.

@@ -77,11 +77,6 @@ type instruments struct {
 	recordMetrics   *usage.Instruments
 }
 
-// spending is what is known of what tenants use.
-type spending struct {
-	limiter *quota.Limiter
-}
-
 // reloads tell of configurations.
 type reloads struct {
 	total    *prometheus.CounterVec
@@ -336,24 +331,14 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 
 	old := g.cfg.Load()
 	if old == nil || old.Records != cfg.Records {
-		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
-		if err != nil {
-			return fmt.Errorf("records: %w", err)
+		if err := g.openRecords(cfg, &undo, &commits); err != nil {
+			return err
 		}
-		undo = append(undo, func() { closeRecords(l) })
-		commits = append(commits, func() {
-			if before := g.records.Swap(l); before != nil {
-				go closeRecords(before)
-			}
-		})
 	}
 	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
-		store, err := quota.Open(cfg.Quota)
-		if err != nil {
-			return fmt.Errorf("quota: %w", err)
+		if err := g.openQuota(cfg, &undo, &commits); err != nil {
+			return err
 		}
-		undo = append(undo, func() { store.Close() })
-		commits = append(commits, func() { g.limiter.Use(store, cfg.Quota) })
 	}
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
@@ -588,12 +573,28 @@ func (g *gateway) close(ctx context.Context) int {
 		p.pool.Close()
 		p.closePicker()
 	}
+	g.limiter.Close()
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
 	}
 	adminServer.close()
 	ops.close()
 	return cut
+}
+
+// openRecords prepares another sink.
+func (g *gateway) openRecords(cfg *config.Config, undo, commits *[]func()) error {
+	l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
+	if err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	*undo = append(*undo, func() { closeRecords(l) })
+	*commits = append(*commits, func() {
+		if before := g.records.Swap(l); before != nil {
+			go closeRecords(before)
+		}
+	})
+	return nil
 }
 
 // closeRecords gives the sink a bounded time to take what is queued.
