@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -64,8 +65,9 @@ func Open(cfg config.Quota) (Store, error) {
 		Addrs: r.Addresses, IsClusterMode: r.Cluster, Username: r.Username, Password: r.Password.Reveal(), DB: r.DB, TLSConfig: secure,
 		// Nothing is sent twice: whether it has come through would not be known.
 		MaxRetries: -1, DialTimeout: r.Timeout.D(), ReadTimeout: r.Timeout.D(), WriteTimeout: r.Timeout.D(), PoolTimeout: r.Timeout.D(),
-		ContextTimeoutEnabled: true, PoolSize: max(32, 16*runtime.GOMAXPROCS(0)), ClientName: "penstock",
+		DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: max(32, 16*runtime.GOMAXPROCS(0)), ClientName: "penstock",
 	}
+	quiet()
 	var name [8]byte
 	rand.Read(name[:])
 	script := func(text string) *redis.Script { return redis.NewScript(commonLua + text) }
@@ -74,6 +76,14 @@ func Open(cfg config.Quota) (Store, error) {
 		reserve: script(reserveLua), settle: script(settleLua), renew: script(renewLua), usage: script(usageLua),
 	}, nil
 }
+
+// quiet keeps the library from logging on its own: what fails is told to whoever
+// asked.
+var quiet = sync.OnceFunc(func() { redis.SetLogger(silence{}) })
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
 
 // tlsOf is a client's TLS.
 func tlsOf(c *config.ClientTLS) (*tls.Config, error) {

@@ -34,6 +34,7 @@ func gateway(t testing.TB, addr string, edit ...func(*config.Quota)) *quota.Limi
 }
 
 func TestWorkedExampleRedis(t *testing.T) {
+	t.Parallel()
 	example(t, gateway(t, redistest.Start(t, false).Addr), "acme", func(d time.Duration) { time.Sleep(d) })
 }
 

@@ -84,9 +84,10 @@ func (s *Server) Run() {
 	s.cmd = exec.Command(s.program, args...)
 	var out strings.Builder
 	s.cmd.Stdout, s.cmd.Stderr = &out, &out
-	if libs := filepath.Join(filepath.Dir(filepath.Dir(s.program)), "lib"); strings.Contains(s.program, ".cache") {
-		found, _ := filepath.Glob(filepath.Join(libs, "*-linux-gnu"))
-		s.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(found, ":"))
+	if root, _, unpacked := strings.Cut(s.program, "/usr/bin/"); unpacked && root != "" { // its libraries are there too
+		a, _ := filepath.Glob(root + "/usr/lib/*-linux-gnu*")
+		b, _ := filepath.Glob(root + "/lib/*-linux-gnu*")
+		s.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(append(a, b...), ":"))
 	}
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
