@@ -4,7 +4,10 @@
 package proxy
 
 import (
+	"cmp"
+	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/penstock/penstock/config"
@@ -93,19 +96,21 @@ func (x *exchange) free() bool {
 // have worked, and nobody can say how much; it is charged for only if the client
 // has left meanwhile, since that is what providers do.
 func (x *exchange) usedBy(f *failure) *usage.Used {
-	c := f.counts
+	var c usage.Counts
 	if f.reader != nil {
 		c = f.reader.Usage()
-		if !c.Told() && c.Completion() == 0 {
-			c = usage.Counts{Source: llm.Lost} // no output and an error
-		}
-		c = c.WithPrompt(x.promptTokens())
-	} else if f.sent && !f.replied {
-		if c = (usage.Counts{Source: llm.Lost}); f.class == provider.Canceled || x.clientGone() {
-			c = usage.Counts{Input: x.promptTokens(), Source: llm.Partial}
-		}
 	}
-	if c.Source == llm.Nothing || x.free() {
+	switch gone := f.class == provider.Canceled || f.reply != nil && f.reply.Status == StatusClientClosed; {
+	case c.Told() || c.Completion() > 0:
+		c = c.WithPrompt(x.promptTokens())
+	case !f.sent || f.replied || f.stale:
+		return nil
+	case gone:
+		c = usage.Counts{Input: x.promptTokens(), Source: llm.Partial}
+	default:
+		c = usage.Counts{Source: llm.Lost}
+	}
+	if x.free() {
 		return nil
 	}
 	cost, _ := x.cost(&c)
@@ -225,4 +230,41 @@ func listsOf(quirks string) []string {
 		return []string{"zai"}
 	}
 	return []string{quirks}
+}
+
+// Unpriced are the targets of a configuration that have no price, where there are
+// prices.
+func Unpriced(cfg *config.Config) (notes []*config.Problem) {
+	prices, _, _ := usage.NewPrices(&cfg.Prices)
+	if prices.Empty() {
+		return nil
+	}
+	queries := map[string]usage.Query{}
+	for i := range cfg.Providers {
+		p := &cfg.Providers[i]
+		queries[p.Name] = queryOf(p, p.Quirks)
+	}
+	look := func(path, name, pool, model string) {
+		q, ok := queries[name]
+		if !ok {
+			q = usage.Query{Pool: pool}
+		}
+		if q.Model = model; strings.Contains(model, "*") || prices.Find(&q, now()) != nil {
+			return
+		}
+		notes = append(notes, &config.Problem{Path: path, What: fmt.Sprintf("the price of %s at %s is not known", model, cmp.Or(name, pool)), Hint: "list it in prices.table"})
+	}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		for j := range m.Targets {
+			t := &m.Targets[j]
+			look(fmt.Sprintf("models[%d].targets[%d]", i, j), t.Provider, t.Pool, cmp.Or(t.Model, m.Name))
+		}
+		for j := range m.Fallbacks {
+			if f := &m.Fallbacks[j]; f.VirtualModel == "" {
+				look(fmt.Sprintf("models[%d].fallbacks[%d]", i, j), f.Provider, f.Pool, cmp.Or(f.Model, m.Name))
+			}
+		}
+	}
+	return notes
 }

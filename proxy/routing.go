@@ -156,7 +156,7 @@ func (x *exchange) refusal(a *answer) *failure {
 	}
 	for i := range x.plan.chain {
 		if x.plan.chain[i].takes(class) {
-			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true, foreign: true}
+			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true, replied: true, foreign: true}
 			a.close()
 			return f
 		}
