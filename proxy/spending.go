@@ -4,7 +4,6 @@
 package proxy
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/quota"
+	"github.com/penstock/penstock/usage"
 )
 
 // This file is what a request takes of limits: of those on the way from the
@@ -52,48 +52,47 @@ func (x *exchange) reserve() *llm.Error {
 // on the answer.
 func (x *exchange) mayUse() quota.Amounts {
 	a := quota.Amounts{Requests: 1}
-	answers := x.op.Generates() || x.op == llm.OpCompletions
-	if !answers && !x.op.Embeds() { // what is not read has no tokens that could be told
-		return a
-	}
-	a.Input = int64(x.estimate(x.target))
-	if answers {
-		output := x.req.MaxTokens
-		if output == 0 {
-			output = cmp.Or(x.target.maxOutput(), x.table.cfg.Quota.Output)
-		}
-		a.Output = int64(output) * int64(max(x.req.N, 1))
-	}
 	a.Picodollars, _ = x.reserveCost()
+	if a.Output = int64(x.outputBound(x.target)); a.Output > 0 || x.op.Embeds() { // what is not read has no tokens that could be told
+		a.Input = int64(x.estimate(x.target))
+	}
 	return a
 }
 
-// reserveCost is the most that the request may cost in picodollars, if that is
-// known.
-func (x *exchange) reserveCost() (picodollars int64, known bool) { return 0, false }
-
-// actual is what the request has used, as the record has it.
-func (x *exchange) actual() quota.Amounts {
-	rec := x.record
-	if rec.Attempts == 0 {
-		return quota.Amounts{} // nobody was asked: it costs nothing
-	}
-	t := &rec.Tokens
-	return quota.Amounts{
-		Requests: 1, Input: int64(t.Input - t.Cached), Cached: int64(t.Cached),
-		Output: int64(t.Output - t.Reasoning), Reasoning: int64(t.Reasoning),
-	}
-}
-
-// spend settles what was reserved with what was used, and what was used no longer
-// reserves anything.
-func (x *exchange) spend() {
+// settleLimits puts what was used in the place of what was reserved: of the client's
+// limits what all attempts have used, of the credential's what the last has.
+func (x *exchange) settleLimits() {
 	if !x.taken.Active() && !x.lent.Active() {
 		return
 	}
-	used := x.actual()
-	x.taken.Settle(&used)
-	x.lent.Settle(&used)
+	rec := x.record
+	var all, last quota.Amounts
+	for i := range rec.Tries {
+		if t := &rec.Tries[i]; t.Used != nil && t.Error != "" {
+			add(&all, &t.Used.Counts)
+		}
+	}
+	if n := len(rec.Tries); n == 0 || rec.Tries[n-1].Error == "" {
+		add(&all, &rec.Counts)
+		add(&last, &rec.Counts)
+		if n > 0 && rec.Tries[n-1].Used != nil {
+			last.Picodollars = rec.Tries[n-1].Used.Cost.Pico
+		}
+	}
+	all.Picodollars = rec.Cost.Pico
+	if rec.Attempts > 0 { // else nobody was asked: it costs nothing
+		all.Requests, last.Requests = 1, 1
+	}
+	x.taken.Settle(&all)
+	x.lent.Settle(&last)
+}
+
+func add(a *quota.Amounts, c *usage.Counts) {
+	a.Input += int64(c.Input) + int64(c.AudioInput) + int64(c.ImageInput)
+	a.Cached += int64(c.CacheRead)
+	a.CacheWrite += int64(c.Written())
+	a.Output += int64(c.Output) + int64(c.AudioOutput) + int64(c.ImageOutput)
+	a.Reasoning += int64(c.Reasoning)
 }
 
 // reserveAt takes of the limits of credential c what an attempt with it may use.
@@ -120,6 +119,11 @@ func (x *exchange) giveBackAttempt(f *failure) {
 	a := quota.Amounts{}
 	if f.sent {
 		a.Requests = 1
+	}
+	if n := len(x.record.Tries); n > 0 && x.record.Tries[n-1].Used != nil {
+		used := x.record.Tries[n-1].Used
+		add(&a, &used.Counts)
+		a.Picodollars = used.Cost.Pico
 	}
 	x.lent.Settle(&a)
 }
