@@ -44,6 +44,7 @@ type Config struct {
 	Retries         Retries          `yaml:"retries"`
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
+	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost
 	Log             Log              `yaml:"log"`
 }
 

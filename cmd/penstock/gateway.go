@@ -26,6 +26,7 @@ import (
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/usage"
+	"github.com/penstock/penstock/usage/ledger"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -49,6 +50,7 @@ type gateway struct {
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
+	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 	recent  recent
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced
@@ -73,6 +75,7 @@ type instruments struct {
 	pickMetrics     *epp.Instruments
 	remoteMetrics   *extproc.ClientInstruments
 	recordMetrics   *usage.Instruments
+	ledgerMetrics   *ledger.Instruments
 }
 
 // reloads tell of configurations.
@@ -145,7 +148,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		log: log, reg: reg, pools: map[string]*pooled{},
 		instruments: instruments{
 			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
-			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg), ledgerMetrics: ledger.NewInstruments(reg),
 		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
@@ -162,7 +165,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.proxy = proxy.New(proxy.Options{
 		Log: log, Metrics: proxy.NewInstruments(reg),
-		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r) },
+		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r); g.ledger.Load().Append(r) },
 	})
 	return g
 }
@@ -326,18 +329,8 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	undo = append(undo, asked.Abort)
 	commits = append(commits, asked.Commit)
 
-	old := g.cfg.Load()
-	if old == nil || old.Records != cfg.Records {
-		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
-		if err != nil {
-			return fmt.Errorf("records: %w", err)
-		}
-		undo = append(undo, func() { closeRecords(l) })
-		commits = append(commits, func() {
-			if before := g.records.Swap(l); before != nil {
-				go closeRecords(before)
-			}
-		})
+	if err := g.buildSinks(cfg, &commits, &undo); err != nil {
+		return err
 	}
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
@@ -395,6 +388,28 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 			p.closePicker()
 		}
 	}
+	return nil
+}
+
+// buildSinks makes ready where records go.
+func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error {
+	if old := g.cfg.Load(); old == nil || old.Records != cfg.Records {
+		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
+		if err != nil {
+			return fmt.Errorf("records: %w", err)
+		}
+		*undo = append(*undo, func() { closeRecords(l) })
+		*commits = append(*commits, func() {
+			if before := g.records.Swap(l); before != nil {
+				go closeRecords(before)
+			}
+		})
+	}
+	kept, forget, err := g.buildLedger(cfg)
+	if err != nil {
+		return err
+	}
+	*undo, *commits = append(*undo, forget), append(*commits, kept)
 	return nil
 }
 
@@ -574,6 +589,9 @@ func (g *gateway) close(ctx context.Context) int {
 	}
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
+	}
+	if l := g.ledger.Swap(nil); l != nil {
+		closeLedger(g, l)
 	}
 	adminServer.close()
 	ops.close()
