@@ -42,6 +42,7 @@ type Config struct {
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`
 	Retries         Retries          `yaml:"retries"`
+	Prices          Prices           `yaml:"prices"`
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
 	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost

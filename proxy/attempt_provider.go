@@ -53,9 +53,9 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		}
 		x.plan.here++
 		x.record.Attempts++
-		began := time.Now()
+		x.began = time.Now()
 		a, f := x.attemptProvider(c, d)
-		x.tried(f, began)
+		x.tried(f)
 		if f == nil {
 			return a, nil
 		}
@@ -167,7 +167,7 @@ func (a *attempt) refused(res *http.Response, began time.Time) *failure {
 	unzip(res, maxRefusalBody)
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusalBody))
 	res.Body.Close()
-	f := &failure{sent: true, reached: true}
+	f := &failure{sent: true, reached: true, replied: true}
 	f.reply = a.observe(f, res.StatusCode, res.Header, body, nil, began).ClientError()
 	f.foreign = f.class == provider.BadRequest
 	if f.reply.Type == "invalid_request_error" {

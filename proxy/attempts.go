@@ -143,9 +143,10 @@ func (x *exchange) sleep(d time.Duration) bool {
 }
 
 // tried notes what became of an attempt.
-func (x *exchange) tried(f *failure, began time.Time) {
-	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(began).Seconds()}
+func (x *exchange) tried(f *failure) {
+	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(x.began).Seconds()}
 	if f != nil {
+		t.Used = x.usedBy(f)
 		t.Error = f.code()
 		if f.class != provider.OK && f.class != provider.Canceled { // the client has left, whoever saw it first
 			t.Error = f.class.String()
@@ -187,18 +188,18 @@ func (x *exchange) tryPool() (*answer, *failure) {
 			}
 		}
 		x.record.Attempts++
-		began := time.Now()
+		x.began = time.Now()
 		a, f := x.attempt(m, fresh)
 		if f == nil {
 			m.Report(x.outcomeOf(a.res.StatusCode))
 			if f = x.unwanted(a, full); f == nil || !f.retry {
-				x.tried(f, began)
+				x.tried(f)
 				return a.unless(f), f
 			}
-			x.tried(f, began)
+			x.tried(f)
 			x.pause(full + 1)
 		} else {
-			x.tried(f, began)
+			x.tried(f)
 			if f.blame {
 				m.Report(f.outcome)
 			}

@@ -98,11 +98,27 @@ func (x *exchange) count(tg *target) int {
 	return x.plan.counted.tokens
 }
 
+// promptTokens is about how many tokens the prompt has for the target, by what is
+// known already: no tokenizer is asked.
+func (x *exchange) promptTokens() int {
+	if x.req == nil {
+		return 0
+	}
+	n, tg := x.req.Prompt.Tokens(), x.target
+	if tg == nil || tg.mark == nil {
+		return n
+	}
+	if c := x.plan.counted; c.encoding != "" && c.encoding == tg.encoding {
+		n = c.tokens
+	}
+	return int(float64(n) * tg.ratio.of())
+}
+
 // answerCount answers a request to count with the estimate for the target, which has
 // no call for it.
 func (x *exchange) answerCount() {
 	n := max(1, x.estimate(x.target))
-	x.record.Tokens.Input, x.record.Dropped = n, nil
+	x.record.Dropped = nil
 	x.estimated = "input_tokens"
 	if x.op == llm.OpCountContents {
 		x.estimated = "totalTokens"

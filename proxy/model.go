@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/usage"
 )
 
 // models compiles the models of a configuration.
@@ -217,6 +218,7 @@ func (b *builder) target(name, model string) (*target, error) {
 		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 	}
 	tg.quirks = llm.Quirks{MaxTokens: true, SystemRole: true} // which every engine knows
+	tg.query = usage.Query{Pool: name}
 	return tg, nil
 }
 
@@ -232,6 +234,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()
+	tg.query = queryOf(&pc, q.Name)
 	accounts := p.Accounts()
 	tg.accounts = len(accounts)
 	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {

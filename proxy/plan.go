@@ -153,7 +153,10 @@ func (x *exchange) unfit(tg *target) string {
 	} else if !ok {
 		return "its condition does not hold: " + tg.when.text
 	}
-	return x.incapable(tg)
+	if why := x.incapable(tg); why != "" {
+		return why
+	}
+	return x.unpricedTarget(tg)
 }
 
 // has says that tg has the operation, in the client's dialect or another.

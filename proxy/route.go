@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/usage"
 	"github.com/tiktoken-go/tokenizer"
 )
 
@@ -32,6 +34,8 @@ type table struct {
 	labels     map[string]bool   // of every target
 	paths      map[string]bool   // request paths that some pool allows besides OpenAI's
 	readLimits llm.Limits
+	prices     *usage.Prices
+	unpriced   sync.Map // labels of targets whose price is not known, and that was told
 }
 
 // route is one config.Route on one listener.
@@ -91,6 +95,7 @@ type target struct {
 
 	provider *provider.Provider // nil: a pool
 	accounts int                // at the provider
+	query    usage.Query        // whose prices are its
 	seals    map[string]string  // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
@@ -140,6 +145,10 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, pro
 			cfg: cfg, keys: auth.New(cfg.Tenants), sites: map[string]*site{}, models: map[string]*model{}, labels: map[string]bool{}, paths: map[string]bool{},
 			readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
 		},
+	}
+	var problems config.Problems
+	if b.table.prices, problems, _ = usage.NewPrices(&cfg.Prices); len(problems) > 0 {
+		return nil, problems
 	}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]

@@ -126,12 +126,12 @@ func (x *exchange) learn() {
 	if x.target == nil || x.rule != nil || x.target.mark == nil {
 		return
 	}
-	if x.record.Tokens.Reported && x.plan.estimated > 0 {
+	if x.record.Counts.Reported() && x.plan.estimated > 0 {
 		estimated := x.plan.estimated
 		if c := x.plan.counted; c.encoding != "" && c.encoding == x.target.encoding {
 			estimated = c.tokens
 		}
-		x.target.ratio.learn(estimated, x.record.Tokens.Input)
+		x.target.ratio.learn(estimated, x.record.Counts.Prompt())
 	}
 	if x.record.Status == http.StatusOK && x.record.ErrorClass == "" {
 		x.target.spans.add(time.Since(x.record.Time))

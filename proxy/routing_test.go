@@ -301,7 +301,7 @@ func (s *scene) told(rec *usage.Record) {
 	}
 	show := map[string]any{
 		"status": rec.Status, "modelAsked": rec.ModelAsked, "modelUsed": rec.ModelUsed, "attempts": rec.Attempts, "served": rec.Provider + rec.Pool,
-		"tokens": fmt.Sprintf("%d+%d/%d %v", rec.Tokens.Input, rec.Tokens.Cached, rec.Tokens.Output, rec.Tokens.Reported),
+		"tokens": fmt.Sprintf("%d+%d/%d %v", rec.Counts.Prompt(), rec.Counts.CacheRead, rec.Counts.Completion(), rec.Counts.Source),
 	}
 	for name, value := range map[string]string{"alias": rec.Alias, "fallback": rec.Fallback, "errorClass": rec.ErrorClass, "finish": rec.Finish, "key": rec.Key, "bound": rec.Bound} {
 		if value != "" {

@@ -74,6 +74,7 @@ type progress struct {
 	// estimated is the member of the answer that the gateway has counted itself.
 	estimated string
 	reader    llm.Reader // of the answer that is sent; nil: none
+	began     time.Time  // the attempt that is under way, or was last
 }
 
 // serve is one request from its first line to its last byte. What it returns
@@ -188,11 +189,9 @@ func (x *exchange) settle() {
 		rec.Status, rec.ErrorClass, rec.Error = StatusClientClosed, "client_closed", "the client left"
 	}
 	rec.Total, rec.Skipped = time.Since(rec.Time).Seconds(), x.leftOut()
+	x.spend()
 	if x.pick != nil {
-		o := epp.Outcome{Usage: llm.Usage{
-			Input: rec.Tokens.Input, Output: rec.Tokens.Output, Cached: rec.Tokens.Cached,
-			Reasoning: rec.Tokens.Reasoning, Reported: rec.Tokens.Reported,
-		}}
+		o := epp.Outcome{Usage: rec.Counts}
 		if rec.ErrorClass != "" {
 			o.Err = exchangeError(rec.ErrorClass)
 		}
