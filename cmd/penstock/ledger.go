@@ -6,9 +6,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/url"
 	"reflect"
 	"time"
 
+	"github.com/penstock/penstock/admin"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/usage/ledger"
 )
@@ -46,4 +49,47 @@ func closeLedger(g *gateway, l *ledger.Ledger) {
 	if err := l.Close(ctx); err != nil {
 		g.log.Warn("the ledger has ended with rows that wait", "error", err)
 	}
+}
+
+// running is the ledger in use.
+func (g *gateway) running() (*ledger.Ledger, error) {
+	if l := g.ledger.Load(); l != nil {
+		return l, nil
+	}
+	return nil, &admin.BadQuery{Message: "this gateway keeps no ledger; give it one in its configuration, such as ledger: {path: ledger.db}"}
+}
+
+func (g *gateway) usage(ctx context.Context, query url.Values) (any, error) {
+	l, err := g.running()
+	if err != nil {
+		return nil, err
+	}
+	q, err := ledger.ParseQuery(query, time.Now())
+	if err != nil {
+		return nil, &admin.BadQuery{Message: err.Error()}
+	}
+	return l.Answer(ctx, q)
+}
+
+func (g *gateway) exportRows(ctx context.Context, query url.Values, w io.Writer) error {
+	l, err := g.running()
+	if err != nil {
+		return err
+	}
+	e, err := ledger.ParseExport(query, time.Now())
+	if err != nil {
+		return &admin.BadQuery{Message: err.Error()}
+	}
+	return l.Export(ctx, e, w)
+}
+
+func (g *gateway) setOutcome(_ context.Context, task string, o admin.TaskOutcome) error {
+	l, err := g.running()
+	if err != nil {
+		return err
+	}
+	if err := l.SetOutcome(o.Tenant, task, o.Outcome); err != nil {
+		return &admin.BadQuery{Message: err.Error()}
+	}
+	return nil
 }

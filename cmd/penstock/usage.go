@@ -136,19 +136,22 @@ func usageTable(out io.Writer, a *ledger.Answer) error {
 	for _, name := range a.By {
 		fmt.Fprintf(w, "%s\t", strings.ToUpper(name))
 	}
+	if a.Tasks != nil {
+		fmt.Fprint(w, "OUTCOME\tRETRIES\tFALLBACKS\t")
+	}
 	fmt.Fprintln(w, "REQUESTS\tFAILED\tINPUT\tCACHED\tOUTPUT\tCOST\t")
 	for i := range a.Groups {
 		g := &a.Groups[i]
 		for _, k := range g.Key {
 			fmt.Fprintf(w, "%s\t", cmp.Or(k, "-"))
 		}
-		usageRow(w, g)
+		usageRow(w, g, a.Tasks != nil)
 	}
 	if len(a.By) > 0 && len(a.Groups) != 1 {
 		for i := range a.By {
 			fmt.Fprint(w, map[bool]string{true: "all", false: ""}[i == 0], "\t")
 		}
-		usageRow(w, &a.Total)
+		usageRow(w, &a.Total, a.Tasks != nil)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -159,10 +162,13 @@ func usageTable(out io.Writer, a *ledger.Answer) error {
 	return nil
 }
 
-func usageRow(w io.Writer, g *ledger.Sum) {
+func usageRow(w io.Writer, g *ledger.Sum, tasks bool) {
 	t := &g.Tokens
+	if tasks {
+		fmt.Fprintf(w, "%s\t%d\t%d\t", cmp.Or(g.Outcome, "-"), g.Retries, g.Fallbacks)
+	}
 	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t\n", g.Requests, g.Failed,
-		t.Input+t.Write5m+t.Write1h+t.AudioIn, t.CachedRead, t.Output+t.Reasoning+t.AudioOut, costText(g.Cost, g.Unpriced))
+		t.Input+t.Write5m+t.Write1h+t.AudioIn+t.ImageIn, t.CachedRead, t.Output+t.Reasoning+t.AudioOut+t.ImageOut, costText(g.Cost, g.Unpriced))
 }
 
 // costText is an amount for people: to the cent, or to more digits where a cent is
@@ -218,4 +224,79 @@ func taskNote(t *ledger.Tasks) string {
 		text += ", " + costText(*t.PerSuccess, t.Unpriced) + " per successful task"
 	}
 	return text + "."
+}
+
+func newExportCommand() *cobra.Command {
+	var o usageOptions
+	var format string
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Write the rows of the ledger as CSV or JSON lines",
+		Long: `Write the rows of the ledger as CSV or JSON lines, oldest first: one per request,
+and one per attempt that used tokens in vain. By default the gateway that answers
+at --admin is asked, with -c the database that the configuration names.
+
+The sum over all rows is what was used. Money is in US dollars with all its
+digits; a cost that is not known is empty in CSV and null in JSON.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := url.Values{"since": {o.since}, "format": {format}, "where": o.where}
+			if o.until != "" {
+				v.Set("until", o.until)
+			}
+			e, err := ledger.ParseExport(v, time.Now())
+			if err != nil {
+				return usageError("%w", err)
+			}
+			if o.file == "" {
+				client, err := adminOf(cmd, o.admin)
+				if err != nil {
+					return err
+				}
+				return client.copy(cmd.Context(), "/usage/rows", v, cmd.OutOrStdout())
+			}
+			r, err := openLedger(cmd.Context(), o.file)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			if err := r.Export(cmd.Context(), e, cmd.OutOrStdout()); err != nil {
+				return &exitError{exitFailed, err}
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVarP(&o.file, "config", "c", "", "configuration `file` whose ledger is read; without it the admin interface is asked")
+	adminFlag(c, &o.admin)
+	f.StringVar(&o.since, "since", "7d", "first `time`, or how long ago: 7d, 24h, 2026-01-31")
+	f.StringVar(&o.until, "until", "", "last `time`; empty: now")
+	f.StringArrayVar(&o.where, "where", nil, "only rows whose `DIMENSION:VALUE`; may be repeated")
+	f.StringVar(&format, "format", "jsonl", "csv or jsonl")
+	return quiet(c)
+}
+
+// copy writes the answer to a GET as it comes.
+func (a *adminClient) copy(ctx context.Context, path string, query url.Values, out io.Writer) error {
+	u := a.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	client := *a.http
+	client.Timeout = 0 // as long as it takes
+	res, err := client.Do(req)
+	if err != nil {
+		return &exitError{exitFailed, fmt.Errorf("no answer from %s: %w; is penstock running, and is this its admin address (--admin)?", a.address, cause(err))}
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		raw, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+		return &exitError{exitFailed, fmt.Errorf("%s answers %s: %s", a.address, res.Status, bytes.TrimSpace(raw))}
+	}
+	if _, err := io.Copy(out, res.Body); err != nil {
+		return &exitError{exitFailed, fmt.Errorf("the answer from %s broke off: %w; what was written is not all", a.address, cause(err))}
+	}
+	return nil
 }

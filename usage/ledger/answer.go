@@ -129,7 +129,7 @@ func (s *store) answer(ctx context.Context, q Query) (*Answer, error) {
 		a.Cursor = q.cursor(q.Offset + q.Limit)
 	}
 	all := q
-	all.By, all.Limit, all.Offset = nil, 1, 0
+	all.By, all.Limit, all.Offset, all.tasks = nil, 1, 0, q.byTask()
 	total, err := s.sum(ctx, all)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,12 @@ func (s *store) answer(ctx context.Context, q Query) (*Answer, error) {
 	if len(total) > 0 {
 		a.Total = total[0]
 	}
-	a.Total.Key = []string{}
+	a.Total.Key, a.Total.Outcome = []string{}, ""
+	if q.byTask() {
+		if a.Tasks, err = s.tasks(ctx, &q); err != nil {
+			return nil, err
+		}
+	}
 	if a.Groups == nil {
 		a.Groups = []Sum{}
 	}

@@ -43,7 +43,7 @@ type Ledger struct {
 	store   atomic.Pointer[store]
 
 	mu     sync.Mutex // guards what follows; held for an append to a slice
-	queue  []*usage.Record
+	queue  []item
 	closed bool
 
 	wake    chan struct{} // something is in the queue, or closed
@@ -143,10 +143,20 @@ func (l *Ledger) Append(rec *usage.Record) {
 	if l == nil {
 		return
 	}
+	l.put(&item{record: rec})
+}
+
+// item is one thing for the spool: a record, or a row of no request.
+type item struct {
+	record  *usage.Record
+	outcome *Row
+}
+
+func (l *Ledger) put(it *item) {
 	l.mu.Lock()
 	room := len(l.queue) < l.cfg.Load().Buffer
 	if room && !l.closed {
-		l.queue = append(l.queue, rec)
+		l.queue = append(l.queue, *it)
 	}
 	closed := l.closed
 	l.mu.Unlock()

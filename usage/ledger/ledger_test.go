@@ -39,7 +39,7 @@ func open(t testing.TB, cfg config.Ledger) *ledger.Ledger {
 func record(i int, tenant, model string) *usage.Record {
 	r := &usage.Record{Time: time.Now(), RequestID: fmt.Sprintf("request-%d", i), ModelAsked: model, ModelUsed: model, Status: 200, Attempts: 1}
 	r.Tenant, r.Key, r.Provider, r.Served = tenant, "ci", "openai", "openai/main"
-	r.Tokens = usage.TokensOf(llm.Usage{Input: 1000, Cached: 400, Output: 70, Reasoning: 20, Reported: true})
+	r.Counts = usage.Counts{Input: 600, CacheRead: 400, Output: 50, Reasoning: 20, Source: llm.Reported}
 	return r
 }
 
@@ -61,7 +61,7 @@ func TestRowsAreSummed(t *testing.T) {
 		l.Append(record(i, "acme", "large"))
 		l.Append(record(i, "other", "small"))
 	}
-	refused := &usage.Record{Time: time.Now(), RequestID: "refused", Status: 401, ErrorClass: "invalid_api_key"}
+	refused := &usage.Record{Spending: usage.Spending{Cost: usage.Free()}, Time: time.Now(), RequestID: "refused", Status: 401, ErrorClass: "invalid_api_key"}
 	l.Append(refused)
 	a := sum(t, l, "tenant", "model")
 	if len(a.Groups) != 3 || a.Total.Requests != 21 || a.Total.Failed != 1 {

@@ -21,6 +21,7 @@ type Query struct {
 	Order        string // cost (the default), requests, tokens, or key: by the dimensions
 	Limit        int    // groups; 0: DefaultLimit
 	Offset       int
+	tasks        bool // only rows of tasks
 }
 
 // Filter keeps the rows whose dimension has the value.
@@ -70,9 +71,11 @@ type Sum struct {
 	Cost      Money    `json:"cost"`     // of the rows whose cost is known
 	Unpriced  int64    `json:"unpriced"` // rows whose cost is not: the cost is at least what it says
 	Avoided   Money    `json:"avoided"`
-	Estimated int64    `json:"estimated"` // rows that the gateway counted
-	Partial   int64    `json:"partial"`   // rows of answers that broke off
-	Lost      int64    `json:"lost"`      // rows of which nothing is known
+	Estimated int64    `json:"estimated"`         // rows that the gateway counted
+	Partial   int64    `json:"partial"`           // rows of answers that broke off
+	Lost      int64    `json:"lost"`              // rows of which nothing is known
+	Outcome   string   `json:"outcome,omitempty"` // of a task
+	went      int64    // the same as a number
 }
 
 // Tokens are Counts for an answer.
@@ -84,14 +87,17 @@ type Tokens struct {
 	Output     int64 `json:"output"`
 	Reasoning  int64 `json:"reasoning"`
 	AudioIn    int64 `json:"audioIn"`
+	ImageIn    int64 `json:"imageIn"`
 	AudioOut   int64 `json:"audioOut"`
-	Images     int64 `json:"images"`
+	ImageOut   int64 `json:"imageOut"`
+	Images     int64 `json:"images"`   // made
+	Searches   int64 `json:"searches"` // of the web
+	Units      int64 `json:"units"`    // of reranks
+	Millis     int64 `json:"millis"`   // of sound
 }
 
 // all are the counts in the order of the columns.
-func (t *Tokens) all() [len(countNames)]*int64 {
-	return [...]*int64{&t.Input, &t.CachedRead, &t.Write5m, &t.Write1h, &t.Output, &t.Reasoning, &t.AudioIn, &t.AudioOut, &t.Images}
-}
+func (t *Tokens) all() [len(countNames)]*int64 { return (*Counts)(t).all() }
 
 // Money is a sum in US dollars. It is exact, and may be more than picodollars in
 // 64 bits can say: Micro + Pico·1e-6 in millionths.
@@ -107,6 +113,14 @@ func (m Money) String() string {
 		text += "0"
 	}
 	return whole.String() + "." + text
+}
+
+// over is a share of m, cut to whole picodollars.
+func (m Money) over(n int64) Money {
+	all := new(big.Int).Mul(big.NewInt(m.Micro), big.NewInt(1e6))
+	all.Add(all, big.NewInt(m.Pico))
+	micro, pico := new(big.Int).QuoRem(all.Quo(all, big.NewInt(n)), big.NewInt(1e6), new(big.Int))
+	return Money{micro.Int64(), pico.Int64()}
 }
 
 // Zero says that it is nothing.
@@ -153,7 +167,7 @@ func sums() string {
 		"coalesce(sum(r.avoided / 1000000), 0)", "coalesce(sum(r.avoided % 1000000), 0)",
 		"sum(CASE WHEN n.counted = 'estimated' THEN 1 ELSE 0 END)",
 		"sum(CASE WHEN n.counted = 'partial' THEN 1 ELSE 0 END)",
-		"sum(CASE WHEN n.counted = 'lost' THEN 1 ELSE 0 END)")
+		"sum(CASE WHEN n.counted = 'lost' THEN 1 ELSE 0 END)", lastOutcome)
 	for i, c := range cols {
 		cols[i] = "CAST(" + c + " AS BIGINT)"
 	}
@@ -166,7 +180,7 @@ func (s *Sum) into() []any {
 	for _, n := range s.Tokens.all() {
 		v = append(v, n)
 	}
-	return append(v, &s.Cost.Micro, &s.Cost.Pico, &s.Unpriced, &s.Avoided.Micro, &s.Avoided.Pico, &s.Estimated, &s.Partial, &s.Lost)
+	return append(v, &s.Cost.Micro, &s.Cost.Pico, &s.Unpriced, &s.Avoided.Micro, &s.Avoided.Pico, &s.Estimated, &s.Partial, &s.Lost, &s.went)
 }
 
 // check says what is wrong with q, and sets what was left out.
@@ -229,9 +243,12 @@ func (s *statement) where(q *Query) {
 		}
 		fmt.Fprintf(&s.text, " AND %s = %s", e, s.arg(f.Value))
 	}
+	if q.byTask() {
+		s.text.WriteString(" AND r.task IS NOT NULL")
+	}
 }
 
-// micro is t in microseconds, bounded to what the years of a ledger are.
+// micro is t in microseconds since 1970; nothing is older.
 func micro(t time.Time) int64 {
 	if t.Year() < 1970 {
 		return 0
@@ -289,6 +306,9 @@ func (s *store) sum(ctx context.Context, q Query) ([]Sum, error) {
 		}
 		for i, name := range q.By {
 			g.Key[i] = shown(name, g.Key[i])
+		}
+		if q.byTask() {
+			g.Outcome = [...]string{"", Success, Failure}[min(g.went, 2)]
 		}
 		out = append(out, g)
 	}

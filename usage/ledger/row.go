@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/usage"
 )
 
@@ -62,21 +63,37 @@ type Names struct {
 	Status   int64
 }
 
-// Counts are tokens by kind, each counted once: no kind is part of another.
+// Counts are what was used by kind, each counted once: no kind is part of
+// another. All are tokens but the last four.
 type Counts struct {
-	Input, CachedRead, Write5m, Write1h, Output, Reasoning, AudioIn, AudioOut, Images int64
+	Input, CachedRead, Write5m, Write1h, Output, Reasoning int64
+	AudioIn, ImageIn, AudioOut, ImageOut                   int64
+	Images, Searches, Units, Millis                        int64 // made; of the web; of a rerank; of sound
 }
 
 // all are the counts in the order of the columns.
 func (c *Counts) all() [len(countNames)]*int64 {
-	return [...]*int64{&c.Input, &c.CachedRead, &c.Write5m, &c.Write1h, &c.Output, &c.Reasoning, &c.AudioIn, &c.AudioOut, &c.Images}
+	return [...]*int64{&c.Input, &c.CachedRead, &c.Write5m, &c.Write1h, &c.Output, &c.Reasoning,
+		&c.AudioIn, &c.ImageIn, &c.AudioOut, &c.ImageOut, &c.Images, &c.Searches, &c.Units, &c.Millis}
 }
 
-// any says that something was used.
-func (c *Counts) any() bool { return *c != Counts{} }
+// common says that none but the first commonCounts are there.
+func (c *Counts) common() bool {
+	all := c.all()
+	for _, n := range all[commonCounts:] {
+		if *n != 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // countNames are the columns of Counts.
-var countNames = [...]string{"input", "cached_read", "cached_write_5m", "cached_write_1h", "output", "reasoning", "audio_in", "audio_out", "images"}
+var countNames = [...]string{"input", "cached_read", "cached_write_5m", "cached_write_1h", "output", "reasoning",
+	"audio_in", "image_in", "audio_out", "image_out", "images", "searches", "units", "millis"}
+
+// commonCounts are how many of them most rows have; the others default to 0.
+const commonCounts = 6
 
 // Amount is money in picodollars (1e-12 USD), or unknown, which is not 0.
 type Amount struct {
@@ -90,12 +107,15 @@ const (
 	maxCount = 1 << 40 // of one kind in one row; more is a server's mistake
 )
 
-// rowsOf appends the rows of a record to rows.
+// rowsOf appends the rows of a record to rows: that of the request, with what the
+// attempt that answered has used, and before it one per other attempt that has
+// used something. The sum over all rows is what was used and spent.
 func rowsOf(rows []Row, rec *usage.Record) []Row {
 	r := Row{
 		Names: Names{
 			What: OfRequest, Tenant: rec.Tenant, Key: rec.Key, Asked: rec.ModelAsked, Alias: rec.Alias, Served: rec.ModelUsed,
-			Target: rec.Provider, Error: rec.ErrorClass, Fallback: rec.Fallback, Status: int64(rec.Status), Outcome: rec.Outcome,
+			Target: rec.Provider, Account: rec.Served, Error: rec.ErrorClass, Fallback: rec.Fallback, Prices: rec.Prices,
+			Status: int64(rec.Status), Outcome: rec.Outcome,
 		},
 		At:      rec.Time.Add(time.Duration(rec.Total * float64(time.Second))).UnixMicro(),
 		Request: rec.RequestID, Task: rec.Task, Attempt: int64(rec.Attempts),
@@ -104,21 +124,56 @@ func rowsOf(rows []Row, rec *usage.Record) []Row {
 	if r.Target == "" {
 		r.Target = rec.Pool
 	}
-	r.Account = rec.Served
-	r.Counts = Counts{
-		Input: int64(rec.Tokens.Input - rec.Tokens.Cached), CachedRead: int64(rec.Tokens.Cached),
-		Output: int64(rec.Tokens.Output - rec.Tokens.Reasoning), Reasoning: int64(rec.Tokens.Reasoning),
+	r.use(&rec.Counts, rec.Cost)
+	if rec.Avoided != nil {
+		r.Avoided = Amount(*rec.Avoided)
 	}
-	switch {
-	case rec.Tokens.Reported:
-		r.Counted = Reported
-	case r.Served != "" && r.any():
-		r.Counted = Estimated
-	default: // what a request asked for was never used
-		r.Counts, r.Cost = Counts{}, Amount{Known: true}
+	answered := len(rec.Tries) == 0
+	for i := range rec.Tries {
+		t := &rec.Tries[i]
+		if i == len(rec.Tries)-1 && t.Error == "" {
+			answered = true
+			if t.Used != nil && !rec.Cost.Known {
+				r.Cost = Amount(t.Used.Cost)
+			}
+			continue
+		}
+		if t.Used == nil {
+			continue
+		}
+		a := Row{Names: r.Names, At: r.At, Request: r.Request, Task: r.Task, Attempt: int64(i + 1), Total: micros(t.Seconds)}
+		a.What, a.Error, a.Outcome, a.Account = OfAttempt, t.Error, "", ""
+		a.Target, a.Served, _ = strings.Cut(t.Target, "/")
+		a.use(&t.Used.Counts, t.Used.Cost)
+		if rec.Cost.Known {
+			r.Cost.Pico -= a.Cost.Pico
+		}
+		a.clean()
+		rows = append(rows, a)
+	}
+	if !answered { // what was used is in the rows of the attempts
+		r.Counts, r.Counted = Counts{}, ""
+		if !rec.Cost.Known {
+			r.Cost = Amount{Known: true}
+		}
 	}
 	r.clean()
 	return append(rows, r)
+}
+
+// use notes what was used.
+func (r *Row) use(c *usage.Counts, cost usage.Cost) {
+	r.Cost = Amount(cost)
+	if c.Source == llm.Nothing {
+		return
+	}
+	r.Counted = c.Source.String()
+	r.Counts = Counts{
+		Input: int64(c.Input), CachedRead: int64(c.CacheRead), Write5m: int64(c.CacheWrite), Write1h: int64(c.CacheWrite1h),
+		Output: int64(c.Output), Reasoning: int64(c.Reasoning),
+		AudioIn: int64(c.AudioInput), ImageIn: int64(c.ImageInput), AudioOut: int64(c.AudioOutput), ImageOut: int64(c.ImageOutput),
+		Images: int64(c.Images), Searches: int64(c.Searches), Units: int64(c.Units), Millis: int64(c.Millis),
+	}
 }
 
 func micros(seconds float64) int64 {

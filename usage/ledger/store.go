@@ -329,66 +329,95 @@ func places(first, n int) string {
 	return b.String() + ")"
 }
 
-// rowColumns are those of ledger_rows, in the order of values.
-func rowColumns() []string {
-	cols := []string{"at", "source", "seq", "names", "request", "task", "attempt"}
-	cols = append(cols, countNames[:]...)
-	return append(cols, "cost", "avoided", "ttft", "total")
+// rowColumns are those of ledger_rows, in the order of values: first those of
+// rows that have only common counts.
+func rowColumns() (all []string, common int) {
+	all = append(all, "at", "source", "seq", "names", "request", "task", "attempt")
+	all = append(all, countNames[:commonCounts]...)
+	all = append(all, "cost", "ttft", "total")
+	common = len(all)
+	all = append(all, countNames[commonCounts:]...)
+	return append(all, "avoided"), common
 }
 
 // values appends what belongs in the columns.
-func (r *stored) values(v []any, source int64) []any {
-	var task, cost, avoided any
-	if r.Task != "" {
-		task = r.Task
-	}
-	if r.Cost.Known {
-		cost = r.Cost.Pico
-	}
-	if r.Avoided.Known {
-		avoided = r.Avoided.Pico
-	}
-	v = append(v, r.At, source, r.seq, r.id, r.Request, task, r.Attempt)
-	for _, n := range r.Counts.all() {
+func (r *stored) values(v []any, source int64, all bool) []any {
+	counts := r.Counts.all()
+	v = append(v, r.At, source, r.seq, r.id, r.Request, text(r.Task), r.Attempt)
+	for _, n := range counts[:commonCounts] {
 		v = append(v, *n)
 	}
-	return append(v, cost, avoided, r.TTFT, r.Total)
+	v = append(v, r.Cost.value(), r.TTFT, r.Total)
+	if !all {
+		return v
+	}
+	for _, n := range counts[commonCounts:] {
+		v = append(v, *n)
+	}
+	return append(v, r.Avoided.value())
+}
+
+// value is NULL for an amount that is not known.
+func (a Amount) value() any {
+	if !a.Known {
+		return nil
+	}
+	return a.Pico
+}
+
+// text is NULL for none.
+func text(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
 }
 
 // copyRows brings rows by COPY, within the transaction of conn.
 func copyRows(ctx context.Context, conn *sql.Conn, source int64, rows []stored) error {
 	return conn.Raw(func(c any) error {
 		var v []any
-		_, err := c.(*stdlib.Conn).Conn().CopyFrom(ctx, pgx.Identifier{"ledger_rows"}, rowColumns(),
+		cols, _ := rowColumns()
+		_, err := c.(*stdlib.Conn).Conn().CopyFrom(ctx, pgx.Identifier{"ledger_rows"}, cols,
 			pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
-				v = rows[i].values(v[:0], source)
+				v = rows[i].values(v[:0], source, true)
 				return v, nil
 			}))
 		return err
 	})
 }
 
-// insertRows brings rows by one prepared statement, past database/sql, which
-// would cost as much again as SQLite does.
+// insertRows brings rows by prepared statements, past database/sql, which would
+// cost as much again as SQLite does. Most rows need the shorter one.
 func insertRows(ctx context.Context, conn *sql.Conn, source int64, rows []stored) error {
 	return conn.Raw(func(c any) error {
-		cols := rowColumns()
-		text := "INSERT INTO ledger_rows VALUES (?" + strings.Repeat(", ?", len(cols)-1) + ")"
-		st, err := c.(driver.ConnPrepareContext).PrepareContext(ctx, text)
-		if err != nil {
-			return err
+		cols, common := rowColumns()
+		var short, long driver.Stmt
+		for _, st := range []struct {
+			to *driver.Stmt
+			n  int
+		}{{&short, common}, {&long, len(cols)}} {
+			made, err := c.(driver.ConnPrepareContext).PrepareContext(ctx, "INSERT INTO ledger_rows ("+strings.Join(cols[:st.n], ", ")+") VALUES (?"+strings.Repeat(", ?", st.n-1)+")")
+			if err != nil {
+				return err
+			}
+			defer made.Close()
+			*st.to = made
 		}
-		defer st.Close()
-		exec := st.(driver.StmtExecContext)
 		args := make([]driver.NamedValue, len(cols))
 		var v []any
 		for i := range rows {
-			v = rows[i].values(v[:0], source)
+			r := &rows[i]
+			st, all := short, !r.Counts.common() || r.Avoided.Known
+			if all {
+				st = long
+			}
+			v = r.values(v[:0], source, all)
 			for j := range v {
 				args[j] = driver.NamedValue{Ordinal: j + 1, Value: v[j]}
 			}
 			// Without ctx: watching it would cost a goroutine a row.
-			if _, err := exec.ExecContext(context.Background(), args); err != nil {
+			if _, err := st.(driver.StmtExecContext).ExecContext(context.Background(), args[:len(v)]); err != nil {
 				return err
 			}
 		}

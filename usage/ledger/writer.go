@@ -9,8 +9,6 @@ import (
 	"io"
 	"os"
 	"time"
-
-	"github.com/penstock/penstock/usage"
 )
 
 // The bounds of the writers.
@@ -55,7 +53,7 @@ func (l *Ledger) spoolRows() {
 // spooler is what spoolRows has at hand.
 type spooler struct {
 	l      *Ledger
-	spare  []*usage.Record // an empty queue
+	spare  []item // an empty queue
 	rows   []Row
 	frames []byte
 	fault  fault
@@ -63,12 +61,17 @@ type spooler struct {
 
 // write brings a batch to the spool. While that fails the records stay in memory,
 // and new ones queue behind them; not ok: the ledger ends before it succeeded.
-func (w *spooler) write(batch []*usage.Record) (ok bool) {
+func (w *spooler) write(batch []item) (ok bool) {
 	for i := 0; i < len(batch); {
 		w.frames = w.frames[:0]
 		n := 0
 		for ; i < len(batch) && len(w.frames) < chunkBytes; i++ {
-			w.rows = rowsOf(w.rows[:0], batch[i])
+			if it := &batch[i]; it.record != nil {
+				w.rows = rowsOf(w.rows[:0], it.record)
+			} else {
+				it.outcome.clean()
+				w.rows = append(w.rows[:0], *it.outcome)
+			}
 			for j := range w.rows {
 				w.frames = appendFrame(w.frames, &w.rows[j])
 				n++

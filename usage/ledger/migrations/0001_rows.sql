@@ -37,13 +37,18 @@ CREATE TABLE ledger_rows (
   cached_write_1h BIGINT NOT NULL,
   output BIGINT NOT NULL,
   reasoning BIGINT NOT NULL,
-  audio_in BIGINT NOT NULL,
-  audio_out BIGINT NOT NULL,
-  images BIGINT NOT NULL,
   cost BIGINT, -- NULL: unknown
-  avoided BIGINT, -- NULL: unknown, or no answer was cached
   ttft BIGINT NOT NULL,
   total BIGINT NOT NULL,
+  audio_in BIGINT NOT NULL DEFAULT 0,
+  image_in BIGINT NOT NULL DEFAULT 0,
+  audio_out BIGINT NOT NULL DEFAULT 0,
+  image_out BIGINT NOT NULL DEFAULT 0,
+  images BIGINT NOT NULL DEFAULT 0,
+  searches BIGINT NOT NULL DEFAULT 0,
+  units BIGINT NOT NULL DEFAULT 0,
+  millis BIGINT NOT NULL DEFAULT 0,
+  avoided BIGINT, -- NULL: no answer was cached, or unknown
   PRIMARY KEY (at, source, seq)
 ) /* without rowid */;
 
@@ -60,6 +65,7 @@ CREATE TABLE ledger_sources (
 CREATE VIEW ledger AS
   SELECT r.at, n.what, n.tenant, n.node, n.key, n.end_user, n.asked, n.alias, n.served, n.target, n.region, n.account,
     n.status, n.error, n.fallback, n.counted, n.outcome, n.prices, r.request, r.task, r.attempt,
-    r.input, r.cached_read, r.cached_write_5m, r.cached_write_1h, r.output, r.reasoning, r.audio_in, r.audio_out, r.images,
+    r.input, r.cached_read, r.cached_write_5m, r.cached_write_1h, r.output, r.reasoning,
+    r.audio_in, r.image_in, r.audio_out, r.image_out, r.images, r.searches, r.units, r.millis,
     r.cost, r.avoided, r.ttft, r.total, r.source, r.seq
   FROM ledger_rows r JOIN ledger_names n ON n.id = r.names;
