@@ -221,9 +221,13 @@ func jsonRows(w *bufio.Writer) rowWriter {
 			switch c := cols[i]; {
 			case c == "cost" && !v[i].Valid:
 				text = "null"
-			case !v[i].Valid || text == "" || (text == "0" && c != "attempt"):
+			case !v[i].Valid || text == "":
 				continue
-			case isCount(c), c == "cost", c == "avoided", c == "ttft", c == "total", c == "status", c == "attempt":
+			case isCount(c), c == "ttft", c == "total":
+				if text == "0" {
+					continue
+				}
+			case c == "cost", c == "avoided", c == "status", c == "attempt":
 			default:
 				quoted, err := json.Marshal(text)
 				if err != nil {

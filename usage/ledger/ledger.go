@@ -177,31 +177,43 @@ func poke(c chan struct{}) {
 	}
 }
 
+// Settled waits until what was appended before it is in the spool, where the end
+// of the process does not take it.
+func (l *Ledger) Settled(ctx context.Context) error {
+	through := make(chan struct{})
+	select {
+	case l.barrier <- through:
+	case <-l.spooled:
+		return errClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-through:
+		return nil
+	case <-l.spooled:
+		return errClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+var errClosed = errors.New("ledger: closed")
+
 // Flush brings what was appended before it into the database, or says why it is
 // not there yet.
 func (l *Ledger) Flush(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	through, reply := make(chan struct{}), make(chan error, 1)
-	select {
-	case l.barrier <- through:
-	case <-l.spooled:
-		return errors.New("ledger: closed")
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := l.Settled(ctx); err != nil {
+		return err
 	}
-	select {
-	case <-through:
-	case <-l.spooled:
-		return errors.New("ledger: closed")
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	reply := make(chan error, 1)
 	select {
 	case l.push <- reply:
 	case <-l.done:
-		return errors.New("ledger: closed")
+		return errClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
