@@ -31,7 +31,7 @@ func open(t testing.TB, cfg config.Ledger) *ledger.Ledger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close(t.Context()) })
+	t.Cleanup(func() { l.Close(context.Background()) })
 	return l
 }
 
