@@ -53,8 +53,13 @@ envoy:
 redis:
 	@e2e/redis/install.sh >/dev/null || echo "*** redis-server could not be had: THE TESTS WITH IT DO NOT RUN ***" >&2
 
+# Likewise PostgreSQL, for the tests of the ledger.
+.PHONY: postgres
+postgres:
+	@e2e/postgres/install.sh >/dev/null || echo "*** PostgreSQL could not be had: THE TESTS WITH IT DO NOT RUN ***" >&2
+
 .PHONY: test-go
-test-go: race-prerequisites envoy redis ## run the Go tests with the race detector
+test-go: race-prerequisites envoy redis postgres ## run the Go tests with the race detector
 	go test -race -timeout $(TESTTIMEOUT) $(PKG)
 
 .PHONY: test-sdk

@@ -54,6 +54,7 @@ type Options struct {
 	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
 	Explain func(ctx context.Context, r DryRun) (*Decision, *llm.Error)
+	Ledger
 }
 
 // DryRun is a request that is explained and not sent.
@@ -94,6 +95,7 @@ func Handler(o Options) http.Handler {
 	if o.Explain != nil {
 		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME&as=TENANT/KEY", s.explain)
 	}
+	s.ledger()
 	s.get("/debug/pprof/", "profiles of the process", pprof.Index)
 	s.get("/debug/pprof/cmdline", "", pprof.Cmdline)
 	s.get("/debug/pprof/profile", "", pprof.Profile)

@@ -46,6 +46,7 @@ type Config struct {
 	Prices          Prices           `yaml:"prices"`
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
+	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost
 	Log             Log              `yaml:"log"`
 }
 

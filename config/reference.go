@@ -115,6 +115,7 @@ func meanings() map[string]string {
 		"Config.retries":         "Attempts at one request.",
 		"Config.limits":          "What one client can make the gateway hold.",
 		"Config.records":         "Where the one record per request goes.",
+		"Config.ledger":          "Where it is kept who used how much, and what it cost: a row per request. See docs/ledger.md.",
 		"Config.log":             "The process log, on standard error.",
 
 		"Config.prices": "What tokens cost ([prices.md](prices.md)). The gateway has no price list of its own: what is not listed has no known price.",
@@ -512,7 +513,17 @@ func meanings() map[string]string {
 
 		"Records.path":   "stdout, off, or a file.",
 		"Records.buffer": "Records held in memory; beyond it they are dropped and counted.",
-		"Log.level":      "Least level that is written.",
-		"Log.format":     "Form of a line.",
+
+		"Ledger.store":      "sqlite, postgres or off. Unless set: postgres with a dsn, sqlite with a path, else off.",
+		"Ledger.path":       "File of SQLite.",
+		"Ledger.dsn":        "Address of PostgreSQL, as ${ENV} or file:/path: postgres://user:password@host/database.",
+		"Ledger.spool":      "Directory of this gateway alone for rows that the database has not taken yet; they survive the end of the process. Unless set, path with .spool behind it.",
+		"Ledger.spoolSize":  "Most that the spool may take on disk; beyond it rows are dropped and counted.",
+		"Ledger.interval":   "Time between two batches for the database.",
+		"Ledger.buffer":     "Records held in memory until they are in the spool; beyond it they are dropped and counted.",
+		"Ledger.retention":  "Rows older than that are deleted, in small steps; 0s keeps them for ever.",
+		"Ledger.taskHeader": "Request header that groups requests to a task; with -outcome behind it, the header that says how the task went (success, failure). Not sent on.",
+		"Log.level":         "Least level that is written.",
+		"Log.format":        "Form of a line.",
 	}
 }

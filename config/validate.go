@@ -49,6 +49,7 @@ func (v *validator) all() {
 	if l := v.c.Limits; l.BodiesInFlight < l.Body {
 		v.fail("limits.bodiesInFlight", fmt.Sprintf("is less than limits.body (%s)", l.Body), "one body must fit")
 	}
+	v.ledger()
 	if v.c.Records.Path == "" {
 		v.fail("records.path", "is empty", `write "off", "stdout" or a file`)
 	}

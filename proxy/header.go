@@ -159,7 +159,7 @@ func (x *exchange) modelHeader() http.Header {
 	named := in["Connection"]
 	for name, values := range in {
 		d := dash(name)
-		if h1.OfTheHop(d) || stripped(d) || connectionNames(named, name) {
+		if h1.OfTheHop(d) || stripped(d) || x.ofTask(d) || connectionNames(named, name) {
 			continue
 		}
 		if d != name && (d == "Content-Type" || d == "Content-Encoding") {

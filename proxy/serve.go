@@ -103,6 +103,9 @@ func (x *exchange) serve() *llm.Error {
 	if fail == nil {
 		fail = x.identify() // 2. who is asking, before the body is read
 	}
+	if fail == nil {
+		fail = x.readTask()
+	}
 	switch {
 	case fail != nil:
 		return fail

@@ -39,6 +39,13 @@ type Record struct {
 	Finish string `json:"finishReason,omitempty"`
 	Timing
 	Traffic
+	Work
+}
+
+// Work is what a client says of the task that a request is part of.
+type Work struct {
+	Task    string `json:"task,omitempty"`        // id
+	Outcome string `json:"taskOutcome,omitempty"` // of the task: success, failure
 }
 
 // Picking is which member of a pool was chosen.

@@ -27,6 +27,7 @@ import (
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
+	"github.com/penstock/penstock/usage/ledger"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -51,6 +52,7 @@ type gateway struct {
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
+	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 	recent  recent
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced
@@ -75,6 +77,7 @@ type instruments struct {
 	pickMetrics     *epp.Instruments
 	remoteMetrics   *extproc.ClientInstruments
 	recordMetrics   *usage.Instruments
+	ledgerMetrics   *ledger.Instruments
 }
 
 // reloads tell of configurations.
@@ -147,7 +150,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		log: log, reg: reg, pools: map[string]*pooled{},
 		instruments: instruments{
 			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
-			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg),
+			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg), ledgerMetrics: ledger.NewInstruments(reg),
 		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
@@ -165,7 +168,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	g.limiter = quota.NewLimiter(quota.Options{Log: log, Metrics: quota.NewInstruments(reg)})
 	g.proxy = proxy.New(proxy.Options{
 		Log: log, Metrics: proxy.NewInstruments(reg), Limits: g.limiter,
-		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r) },
+		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r); g.ledger.Load().Append(r) },
 	})
 	return g
 }
@@ -329,16 +332,8 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	undo = append(undo, asked.Abort)
 	commits = append(commits, asked.Commit)
 
-	old := g.cfg.Load()
-	if old == nil || old.Records != cfg.Records {
-		if err := g.openRecords(cfg, &undo, &commits); err != nil {
-			return err
-		}
-	}
-	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
-		if err := g.openQuota(cfg, &undo, &commits); err != nil {
-			return err
-		}
+	if err := g.buildSinks(cfg, &commits, &undo); err != nil {
+		return err
 	}
 	adminServer, opsServer := g.admin, g.ops
 	sides := []struct {
@@ -396,6 +391,27 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 			p.closePicker()
 		}
 	}
+	return nil
+}
+
+// buildSinks makes ready where limits are counted and where records go.
+func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error {
+	old := g.cfg.Load()
+	if old == nil || old.Records != cfg.Records {
+		if err := g.openRecords(cfg, undo, commits); err != nil {
+			return err
+		}
+	}
+	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+		if err := g.openQuota(cfg, undo, commits); err != nil {
+			return err
+		}
+	}
+	kept, forget, err := g.buildLedger(cfg)
+	if err != nil {
+		return err
+	}
+	*undo, *commits = append(*undo, forget), append(*commits, kept)
 	return nil
 }
 
@@ -576,6 +592,9 @@ func (g *gateway) close(ctx context.Context) int {
 	g.limiter.Close()
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
+	}
+	if l := g.ledger.Swap(nil); l != nil {
+		closeLedger(g, l)
 	}
 	adminServer.close()
 	ops.close()

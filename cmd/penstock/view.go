@@ -41,6 +41,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Find:    g.findPick,
 		Route:   g.routeOf,
 		Explain: g.explain,
+		Ledger:  admin.Ledger{Usage: g.usage, Export: g.exportRows, Outcome: g.setOutcome},
 	}
 }
 

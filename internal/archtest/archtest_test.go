@@ -20,6 +20,7 @@ none                                  < config sim internal
 sim                                   < bench
 internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
+config llm usage                      < usage/ledger
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
 auth quota cache guard usage provider < proxy
