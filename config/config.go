@@ -39,6 +39,7 @@ type Config struct {
 	Models          []Model          `yaml:"models"`
 	Tenants         []Tenant         `yaml:"tenants"` // who may ask, by key
 	Keys            Keys             `yaml:"keys"`    // the store of keys that the admin API makes
+	Quota           Quota            `yaml:"quota"`   // where the use of their limits is kept
 	Routes          []Route          `yaml:"routes"`  // none: every listener serves every model at the root path
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`

@@ -111,6 +111,8 @@ type Tenant struct {
 	Deny     []string          `yaml:"deny"`                                  // that may not, whatever Models says
 	Sources  []string          `yaml:"sources"`                               // CIDR blocks or addresses of clients; nil: any
 	Metadata map[string]string `yaml:"metadata"`
+	Limits   []Limit           `yaml:"limits"` // of all its keys together
+	Users    *Users            `yaml:"users"`  // nil: end users are not told apart
 	Keys     []Key             `yaml:"keys"`
 }
 
@@ -122,6 +124,7 @@ type Key struct {
 	Models []string `yaml:"models"`              // names or patterns with one *; nil: every model
 	// Secrets are further digests by which the key is known, for rotation.
 	Secrets   []KeySecret       `yaml:"secrets" private:"true"`
+	Limits    []Limit           `yaml:"limits"` // besides those of the tenant
 	Deny      []string          `yaml:"deny"`
 	Sources   []string          `yaml:"sources"`
 	NotBefore string            `yaml:"notBefore"` // time, RFC 3339, or a date; empty: from the start

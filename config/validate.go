@@ -41,6 +41,7 @@ func (v *validator) all() {
 	v.providers()
 	v.models()
 	v.tenants()
+	v.quota()
 	v.routes()
 	v.httpRoutes()
 	v.timeouts("timeouts", v.c.Timeouts)

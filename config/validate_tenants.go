@@ -6,6 +6,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -127,6 +128,10 @@ func MatchesAny(patterns []string, name string) bool {
 // tenant checks what t says of itself.
 func (v *validator) tenant(path string, t *Tenant) {
 	v.rules(path, t.Models, t.Deny, t.Sources, t.Metadata)
+	v.limitsOf(joinPath(path, "limits"), t.Limits)
+	if t.Users != nil {
+		v.users(joinPath(path, "users"), t.Users)
+	}
 	if len(t.Regions) > maxRules {
 		v.fail(path+".regions", fmt.Sprintf("has more than %d entries", maxRules), "")
 	}
@@ -135,11 +140,12 @@ func (v *validator) tenant(path string, t *Tenant) {
 // key checks what k says of itself, but for its digests.
 func (v *validator) key(path string, k *Key) {
 	v.rules(path, k.Models, k.Deny, k.Sources, k.Metadata)
-	v.span(path, k.NotBefore, k.Expires)
+	v.limitsOf(joinPath(path, "limits"), k.Limits)
+	v.times(path, k.NotBefore, k.Expires)
 }
 
-// span checks two times, of which either may be missing.
-func (v *validator) span(path, from, until string) {
+// times checks two times, of which either may be missing.
+func (v *validator) times(path, from, until string) {
 	f, err := ParseTime(from)
 	if from != "" && err != nil {
 		v.fail(path+".notBefore", "is not a time", err.Error())
@@ -231,7 +237,7 @@ func (v *validator) digests(path string, k *Key, seen map[string]string) {
 	for i := range k.Secrets {
 		at := joinIndex(path+".secrets", i)
 		check(at+".hash", k.Secrets[i].Hash)
-		v.span(at, k.Secrets[i].NotBefore, k.Secrets[i].Expires)
+		v.times(at, k.Secrets[i].NotBefore, k.Secrets[i].Expires)
 	}
 }
 
@@ -268,17 +274,21 @@ func (v *validator) keyStore() {
 	}
 }
 
-// Check is what is wrong with a tenant by itself: not its place in the tree.
-func (t *Tenant) Check() Problems {
-	v := validator{c: &Config{}, skip: func(string) bool { return false }}
+// Check is what is wrong with a tenant by itself, not its place in the tree,
+// beside the configuration in.
+func (t *Tenant) Check(in *Config) Problems {
+	v := validator{c: in, skip: func(string) bool { return false }}
+	v.bounds(reflect.ValueOf(t).Elem(), "", false)
 	v.name("", t.Name, map[string]string{})
 	v.tenant("", t)
 	return v.trimmed()
 }
 
-// Check is what is wrong with a key by itself, but for its digests.
-func (k *Key) Check() Problems {
-	v := validator{c: &Config{}, skip: func(string) bool { return false }}
+// Check is what is wrong with a key by itself, but for its digests, beside the
+// configuration in.
+func (k *Key) Check(in *Config) Problems {
+	v := validator{c: in, skip: func(string) bool { return false }}
+	v.bounds(reflect.ValueOf(k).Elem(), "", false)
 	v.name("", k.Name, map[string]string{})
 	v.key("", k)
 	return v.trimmed()
