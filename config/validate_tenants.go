@@ -274,30 +274,20 @@ func (v *validator) keyStore() {
 	}
 }
 
-// Check is what is wrong with a tenant by itself, not its place in the tree,
-// beside the configuration in.
-func (t *Tenant) Check(in *Config) Problems {
-	v := validator{c: in, skip: func(string) bool { return false }}
-	v.bounds(reflect.ValueOf(t).Elem(), "", false)
-	v.name("", t.Name, map[string]string{})
-	v.tenant("", t)
-	return v.trimmed()
-}
-
-// Check is what is wrong with a key by itself, but for its digests, beside the
-// configuration in.
-func (k *Key) Check(in *Config) Problems {
-	v := validator{c: in, skip: func(string) bool { return false }}
-	v.bounds(reflect.ValueOf(k).Elem(), "", false)
-	v.name("", k.Name, map[string]string{})
-	v.key("", k)
-	return v.trimmed()
-}
-
-// trimmed are the problems with paths that begin at the value that was checked.
-func (v *validator) trimmed() Problems {
+// CheckBranch is what is wrong with the last tenant of a branch, given with those
+// above it, and with its keys, beside the configuration in. Paths begin at the
+// tenant.
+func CheckBranch(in *Config, branch []Tenant) Problems {
+	last := len(branch) - 1
+	v := validator{c: &Config{Quota: in.Quota, Tenants: branch}, skip: func(string) bool { return false }}
+	v.bounds(reflect.ValueOf(&branch[last]).Elem(), joinIndex("tenants", last), false)
+	v.tenants()
+	var out Problems
 	for _, p := range v.problems {
-		p.Path = strings.TrimPrefix(p.Path, ".")
+		if rest, below := strings.CutPrefix(p.Path, joinIndex("tenants", last)); below {
+			p.Path = strings.TrimPrefix(rest, ".")
+			out = append(out, p)
+		}
 	}
-	return v.problems
+	return out
 }
