@@ -33,6 +33,7 @@ type Identity struct {
 	Regions []string // the only ones in which its requests may be processed; nil: any
 	Nodes   []*Node  // outermost first, the key last; nil for anybody
 
+	bound      []*Node    // those of Nodes that list sources; nil: none
 	of         *Directory // that made it
 	generation uint64     // of the stored tenants when it was made
 }
@@ -87,10 +88,7 @@ func (id *Identity) Metadata(name string) string {
 
 // admits says that every level which lists sources lists client.
 func (id *Identity) admits(client netip.Addr) bool {
-	for _, n := range id.Nodes {
-		if n.sources == nil {
-			continue
-		}
+	for _, n := range id.bound {
 		in := false
 		for _, block := range n.sources {
 			in = in || block.Contains(client)

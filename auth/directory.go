@@ -170,6 +170,9 @@ func compose(above []*Node, key *Node) *Identity {
 	id := &Identity{Tenant: above[len(above)-1].Name, Key: key.Name[strings.LastIndexByte(key.Name, ':')+1:], Nodes: append(above, key)}
 	for _, n := range id.Nodes {
 		id.Tier = cmp.Or(n.tier, id.Tier)
+		if n.sources != nil {
+			id.bound = append(id.bound, n)
+		}
 		switch {
 		case n.regions == nil:
 		case id.Regions == nil:

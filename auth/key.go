@@ -56,13 +56,22 @@ func randomText(n int) string {
 }
 
 func checksum(random string) string {
-	n := crc32.ChecksumIEEE([]byte(random))
+	n := crc(random)
 	var out [keyCheck]byte
 	for i := keyCheck - 1; i >= 0; i-- {
 		out[i] = base62[n%62]
 		n /= 62
 	}
 	return string(out[:])
+}
+
+// crc is CRC-32 (IEEE) of a text, of which the library's wants a copy.
+func crc(text string) uint32 {
+	n := ^uint32(0)
+	for i := range len(text) {
+		n = crc32.IEEETable[byte(n)^text[i]] ^ n>>8
+	}
+	return ^n
 }
 
 // WellFormed says that text is a secret which Penstock may have made: of its
@@ -77,7 +86,7 @@ func WellFormed(text string) bool {
 			return false
 		}
 	}
-	n := uint64(crc32.ChecksumIEEE([]byte(text[len(keyPrefix) : keyLength-keyCheck])))
+	n := crc(text[len(keyPrefix) : keyLength-keyCheck])
 	for i := keyLength - 1; i >= keyLength-keyCheck; i-- {
 		if text[i] != base62[n%62] {
 			return false

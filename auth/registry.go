@@ -11,12 +11,10 @@ import (
 )
 
 // Registry holds the tenants and keys of a store in memory, for every request to
-// read without a lock. Whoever follows the store tells it of changes by
+// read without a lock (table.go). Whoever follows the store tells it of changes by
 // [Registry.Apply], whose cost is that of the change and not that of the whole.
 type Registry struct {
-	// shards are the keys by the first bytes of their digests. A shard is never
-	// changed, but replaced.
-	shards  [shardCount]atomic.Pointer[shard]
+	index   atomic.Pointer[table]
 	peppers atomic.Pointer[Peppers]
 	tenants atomic.Pointer[map[string]*Node]
 	// generation counts the changes of tenants: identities that were made before
@@ -26,13 +24,15 @@ type Registry struct {
 
 	writing sync.Mutex // guards what follows
 	byID    map[string]*stored
+	gone    *stored // stands in a slot whose key is gone
+	live    int     // slots in use
+	dead    int     // slots of gone keys
 
 	hot  ring
 	used lastUses
 }
 
 const (
-	shardCount = 8192
 	// mostHot bounds the identities that are kept made: about 350 bytes each.
 	mostHot = 1 << 17
 	// usedEvery is how exactly the last use of a key is known.
@@ -41,26 +41,23 @@ const (
 	mostUsed = 1 << 16
 )
 
-// lookup is the part of a digest by which it is found; the whole is compared.
-type lookup [16]byte
-
-type shard map[lookup]*stored
-
 // stored is a key of the store.
 type stored struct {
+	secret // the first one, beside what a request needs: one visit to memory
+	span
+	identity atomic.Pointer[Identity]
+	lastUsed atomic.Int64 // Unix seconds, coarse
+	disabled bool
+
+	more             []secret // nil: it has no other
 	id, name, tenant string
 	rules            *rules // nil: none
-	span
-	disabled bool
-	secrets  []secret
-	lastUsed atomic.Int64 // Unix seconds, coarse
-	identity atomic.Pointer[Identity]
 }
 
 // secret is one of a key's.
 type secret struct {
 	digest Digest
-	span
+	valid  span
 }
 
 // rules are what a key says besides who it is. Most keys say nothing.
@@ -90,7 +87,8 @@ type StoredSecret struct {
 
 // NewRegistry is one without keys, which knows none before it has peppers.
 func NewRegistry() *Registry {
-	r := &Registry{byID: map[string]*stored{}}
+	r := &Registry{byID: map[string]*stored{}, gone: &stored{}}
+	r.index.Store(newTable(0))
 	r.tenants.Store(&map[string]*Node{})
 	r.used.keys = map[string]int64{}
 	return r
@@ -132,40 +130,25 @@ func (r *Registry) Apply(tenants []StoredTenant, keys []StoredKey) {
 		r.tenants.Store(&next)
 		r.generation.Add(1)
 	}
-	changed := map[int]shard{}
-	own := func(d *Digest) shard {
-		i := shardOf(d)
-		if changed[i] == nil {
-			changed[i] = shard{}
-			if s := r.shards[i].Load(); s != nil {
-				changed[i] = maps.Clone(*s)
-			}
-		}
-		return changed[i]
-	}
 	for i := range keys {
 		k := &keys[i]
 		before := r.byID[k.ID]
+		var next *stored
+		if k.Gone {
+			delete(r.byID, k.ID)
+		} else {
+			next = k.compile(before)
+			r.byID[next.id] = next
+			for x := range next.each {
+				r.put(&x.digest, next, before)
+			}
+		}
 		if before != nil {
-			for j := range before.secrets {
-				d := &before.secrets[j].digest
-				delete(own(d), lookupOf(d))
+			for x := range before.each {
+				r.remove(&x.digest, before) // those that the new one does not have
 			}
 			before.identity.Store(nil)
 		}
-		if k.Gone {
-			delete(r.byID, k.ID)
-			continue
-		}
-		next := k.compile(before)
-		r.byID[next.id] = next
-		for j := range next.secrets {
-			d := &next.secrets[j].digest
-			own(d)[lookupOf(d)] = next
-		}
-	}
-	for i, s := range changed {
-		r.shards[i].Store(&s)
 	}
 }
 
@@ -188,8 +171,17 @@ func (r *Registry) Retain(tenants, keys map[string]bool) {
 	r.Apply(goneTenants, goneKeys)
 }
 
-func shardOf(d *Digest) int         { return int(d[0])<<5 | int(d[1])>>3 }
-func lookupOf(d *Digest) (l lookup) { copy(l[:], d[:]); return l }
+// each are the secrets of a key that can be known.
+func (k *stored) each(yield func(*secret) bool) {
+	if k.digest == (Digest{}) || !yield(&k.secret) {
+		return
+	}
+	for i := range k.more {
+		if !yield(&k.more[i]) {
+			return
+		}
+	}
+}
 
 func (t *StoredTenant) node() *Node {
 	s := &t.Spec
@@ -202,7 +194,7 @@ func (t *StoredTenant) node() *Node {
 func (k *StoredKey) compile(before *stored) *stored {
 	next := &stored{
 		id: k.ID, name: k.Name, tenant: k.Tenant, disabled: k.Spec.Disabled,
-		span: spanOf(k.Spec.NotBefore, k.Spec.Expires), secrets: make([]secret, len(k.Secrets)),
+		span: spanOf(k.Spec.NotBefore, k.Spec.Expires),
 	}
 	if before != nil && before.tenant == k.Tenant {
 		next.tenant = before.tenant // shares its bytes
@@ -211,7 +203,12 @@ func (k *StoredKey) compile(before *stored) *stored {
 		next.rules = &rules{spec: k.Spec}
 	}
 	for i, s := range k.Secrets {
-		next.secrets[i] = secret{digest: s.Digest, span: span{s.From, s.Until}}
+		x := secret{digest: s.Digest, valid: span{s.From, s.Until}}
+		if i == 0 {
+			next.secret = x
+		} else {
+			next.more = append(next.more, x)
+		}
 	}
 	next.lastUsed.Store(k.LastUsed)
 	if before != nil {
@@ -229,20 +226,11 @@ func (r *Registry) find(d *Directory, key string, now int64) (*Identity, reason)
 	if p == nil {
 		return nil, unknown
 	}
+	t := r.index.Load()
 	for i := range p.list {
 		digest := p.list[i].digest(key)
-		s := r.shards[shardOf(&digest)].Load()
-		if s == nil {
-			continue
-		}
-		k := (*s)[lookupOf(&digest)]
-		if k == nil {
-			continue
-		}
-		for j := range k.secrets {
-			if same(&k.secrets[j].digest, &digest) {
-				return r.admit(d, k, &k.secrets[j], now)
-			}
+		if k, x := t.find(&digest); k != nil {
+			return r.admit(d, k, x, now)
 		}
 	}
 	return nil, unknown
@@ -256,7 +244,7 @@ func (r *Registry) admit(d *Directory, k *stored, s *secret, now int64) (*Identi
 	if k.disabled {
 		return nil, disabled
 	}
-	if why := s.within(k.span).reason(now); why != ok {
+	if why := s.valid.within(k.span).reason(now); why != ok {
 		return nil, why
 	}
 	id := r.identityOf(d, k)
