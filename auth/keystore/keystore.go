@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	_ "modernc.org/sqlite"             // the driver sqlite
 
@@ -96,7 +97,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func (s *Store) open() error {
 	var err error
 	if s.postgres {
-		s.db, err = sql.Open("pgx", s.Config.DSN.Reveal())
+		if _, err = pgx.ParseConfig(s.Config.DSN.Reveal()); err == nil {
+			s.db, err = sql.Open("pgx", s.Config.DSN.Reveal())
+		}
 		if err != nil {
 			return errors.New("keys.dsn is not an address of PostgreSQL; write postgres://user:password@host:5432/database") // err may hold the password
 		}
