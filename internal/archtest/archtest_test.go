@@ -21,8 +21,10 @@ sim                                   < bench
 internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
 config llm usage                      < usage/ledger
+auth config                           < auth/keystore
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
+auth                                  < admin
 auth quota cache guard usage provider < proxy
 config llm pool epp extproc           < proxy
 none                                  < api
@@ -72,7 +74,6 @@ var budget = archtest.Budget{
 	},
 	Structs: archtest.Allow{},
 	Packages: archtest.Allow{
-		"auth":               "who is asking stands alone by design, and grows with keys that an API makes",
 		"internal/sse":       "a wire format of its own (WHATWG server-sent events), with its fuzz target",
 		"internal/redistest": "a real server for the tests of several packages",
 		"internal/golden":    "the one runner of text cases, for tests only",
