@@ -65,9 +65,9 @@ type Options struct {
 	Users func() []config.AdminUser
 	// Tenancy is where tenants and keys are; nil: there is no API.
 	Tenancy func() Tenancy
-	// Prices and Usage answer /api/v1/prices and /api/v1/usage with what has a form
-	// in JSON, for the parameters that are listed; nil: 404.
-	Prices, Usage           Asked
+	// Prices answers /api/v1/prices with what has a form in JSON; nil: 404. The
+	// parameters that it and Usage know are listed.
+	Prices                  Asked
 	PricesQuery, UsageQuery []string
 }
 

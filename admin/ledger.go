@@ -18,7 +18,7 @@ import (
 type Ledger struct {
 	// Usage answers a query; nil: there is no ledger. Its error may be a
 	// [*BadQuery].
-	Usage func(ctx context.Context, query url.Values) (any, error)
+	Usage Asked
 	// Export writes rows; it has written nothing when it fails at once.
 	Export func(ctx context.Context, query url.Values, w io.Writer) error
 	// Outcome notes how a task went.
@@ -47,7 +47,7 @@ func (s *server) ledger() {
 		s.get("/usage/rows", "rows of the ledger; ?since=7d&until=…&format=jsonl&where=tenant:NAME", s.export)
 	}
 	if s.Outcome != nil {
-		s.handle(http.MethodPost, "/tasks/{id}/outcome", `how a task went: {"tenant": "NAME", "outcome": "success"}`, s.outcome)
+		s.handleAs(Operator, http.MethodPost, "/tasks/{id}/outcome", `how a task went: {"tenant": "NAME", "outcome": "success"}`, s.outcome)
 	}
 }
 

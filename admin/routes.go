@@ -5,6 +5,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -111,6 +112,10 @@ func routes(o *Options) []route {
 // asked answers with what a function of the options gives.
 func asked(c *call, f Asked) (any, error) {
 	v, err := f(c.r.Context(), c.query)
+	var bad *BadQuery
+	if errors.As(err, &bad) {
+		return nil, invalid("", bad.Message, "")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -49,11 +49,9 @@ type gateway struct {
 	instruments
 	spending
 	reloads reloads
-	keyring *keyring
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
-	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 	recent  recent
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced

@@ -6,7 +6,9 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -121,10 +123,7 @@ Exit codes: 0 shown, 1 not valid or nothing found, 2 the file cannot be read or 
 			}
 			rows := chosen(p.List(), model, place)
 			if output == "json" {
-				return printJSON(c.OutOrStdout(), struct {
-					Version string         `json:"version"`
-					Prices  []usage.Listed `json:"prices"`
-				}{p.Version(), rows})
+				return printJSON(c.OutOrStdout(), priceRows{p.Version(), rows})
 			}
 			if len(rows) == 0 {
 				return &exitError{exitFailed, fmt.Errorf("no price is listed for that")}
@@ -144,6 +143,18 @@ Exit codes: 0 shown, 1 not valid or nothing found, 2 the file cannot be read or 
 	outputFlag(c, &output, "table")
 	c.MarkFlagsMutuallyExclusive("config", "list")
 	return quiet(c)
+}
+
+// priceRows are prices as JSON has them.
+type priceRows struct {
+	Version string         `json:"version"`
+	Prices  []usage.Listed `json:"prices"`
+}
+
+// listPrices are the prices in force, for the admin API.
+func (g *gateway) listPrices(_ context.Context, query url.Values) (any, error) {
+	p, _, _ := usage.NewPrices(&g.inForce().Prices)
+	return priceRows{p.Version(), chosen(p.List(), query.Get("model"), query.Get("provider"))}, nil
 }
 
 // chosen are the rows of a model and a place; "": of all.

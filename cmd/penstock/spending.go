@@ -5,14 +5,18 @@ package main
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/quota"
+	"github.com/penstock/penstock/usage/ledger"
 )
 
-// spending is what is known of what tenants use.
+// spending is what is known of who asks, and of what they use.
 type spending struct {
+	keyring *keyring
 	limiter *quota.Limiter
+	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 }
 
 // openQuota prepares the store of limits that cfg asks for.

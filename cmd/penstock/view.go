@@ -44,6 +44,8 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Version: version,
 		Users:   func() []config.AdminUser { return g.inForce().Admin.Users },
 		Tenancy: g.tenancy,
+		Prices:  g.listPrices, PricesQuery: []string{"model", "provider"},
+		UsageQuery: []string{"by", "since", "until", "top", "order", "where", "cursor"},
 	}
 }
 
