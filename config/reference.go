@@ -368,6 +368,7 @@ func meanings() map[string]string {
 		"Model.degraded":          "Answer of last resort, made by the gateway; without it the error is told.",
 		"Model.affinity":          "auto (unless set): prompts of a tenant that begin alike stay at one of several targets of the same priority, where no weight is written; none: they do not.",
 		"Model.reportModel":       "Which name answers carry: asked (unless set) or served.",
+		"Model.maxCost":           "USD that one request may cost, by the estimate of its prompt and the bound on its answer; targets at which it may cost more, or whose price is not known, are left out.",
 		"Model.timeouts":          "Timeouts of this model.",
 		"Model.retries":           "Retries of this model.",
 		"Target.pool":             "Name of a pool.",

@@ -7,9 +7,11 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
+	"cel.dev/cel-go/common/types"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
@@ -59,8 +61,30 @@ func (x *exchange) bid(tg *target) usage.Cost {
 		return usage.Free()
 	}
 	c := usage.Counts{Input: x.estimate(tg), Output: x.outputBound(tg), Source: llm.Estimated}
-	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.req.ServiceTier, Took: x.service.timeouts.Total.D()})
+	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)})
 	return cost
+}
+
+// askedTier is the tier of service that the request asks for at tg, "" where that
+// means nothing: a client must not choose the price of a pool.
+func (x *exchange) askedTier(tg *target) string {
+	if !tg.tiered {
+		return ""
+	}
+	return x.record.ServiceTier
+}
+
+// longest is how long an answer of tg takes, for prices by time: what one of a
+// hundred took, or else the bound.
+func (x *exchange) longest(tg *target) time.Duration {
+	total := x.service.timeouts.Total.D()
+	if tg.mark == nil {
+		return total
+	}
+	if p99 := tg.spans.longest(); p99 > 0 {
+		return min(2*p99, total) // the spans are powers of two
+	}
+	return total
 }
 
 // outputBound is how many tokens the answer has at the most: all choices together.
@@ -119,8 +143,8 @@ func (x *exchange) cost(c *usage.Counts) (cost usage.Cost, missing string) {
 		return usage.Free(), ""
 	}
 	t := usage.Terms{Tier: c.Tier, Took: time.Since(x.began)}
-	if t.Tier == "" && x.req != nil {
-		t.Tier = x.req.ServiceTier
+	if t.Tier == "" {
+		t.Tier = x.askedTier(x.target)
 	}
 	return x.priceOf(x.target).Cost(c, t)
 }
@@ -147,9 +171,7 @@ func (x *exchange) spend() {
 		if n := len(rec.Tries); n > 0 && rec.Tries[n-1].Error == "" {
 			rec.Tries[n-1].Used = &usage.Used{Counts: rec.Counts, Cost: cost}
 		}
-		if rec.ServiceTier = rec.Counts.Tier; rec.ServiceTier == "" && x.req != nil {
-			rec.ServiceTier = x.req.ServiceTier
-		}
+		rec.ServiceTier = cmp.Or(rec.Counts.Tier, x.askedTier(x.target))
 	} else if last != nil {
 		rec.Counts = last.Counts // nobody has answered
 	}
@@ -181,12 +203,36 @@ func (x *exchange) modelName() string {
 	return x.model.name
 }
 
-// unpricedTarget says why nothing is sent to tg for want of a price, "" if it is.
-func (x *exchange) unpricedTarget(tg *target) string {
-	if !x.table.prices.Refuses() || x.free() || x.bid(tg).Known {
+// tooDear says why nothing is sent to tg for its price, "" if it is.
+func (x *exchange) tooDear(tg *target) string {
+	most := x.model.maxCost
+	if x.free() || most == nil && !x.table.prices.Refuses() {
 		return ""
 	}
-	return "its price is not known"
+	switch cost := x.bid(tg); {
+	case !cost.Known:
+		return "its price is not known"
+	case most != nil && cost.Pico > int64(*most):
+		return fmt.Sprintf("the request may cost %s USD, and %s are allowed", cents(cost.Pico), most)
+	}
+	return ""
+}
+
+// cents is an amount for people: six digits of it.
+func cents(pico int64) string {
+	return strconv.FormatFloat(float64(pico)/float64(config.Dollar), 'g', 6, 64)
+}
+
+// estimatedCost is request.cost for conditions.
+func (x *exchange) estimatedCost(tg *target) any {
+	if tg == nil {
+		return types.NewErr("request.cost is of a target, and not of a model")
+	}
+	cost := x.bid(tg)
+	if !cost.Known {
+		return types.NewErr("the price of %s is not known", tg.label)
+	}
+	return float64(cost.Pico) / float64(config.Dollar)
 }
 
 // queryOf is how the price of a provider's models is found.

@@ -76,7 +76,8 @@ type Server struct {
 // mark is what was seen of a target.
 type mark struct {
 	load  load
-	ratio ratio
+	ratio ratio // to the estimate by characters
+	exact ratio // to the tokenizer's count
 	spans spans
 }
 

@@ -50,10 +50,11 @@ type route struct {
 // model is a name resolved to its targets. Aliases share the value.
 type model struct {
 	service
-	name      string // after aliases
-	report    bool   // answers carry the name that was asked for
-	wild      bool   // name is a pattern
-	weighted  bool   // a weight is written
+	name      string      // after aliases
+	report    bool        // answers carry the name that was asked for
+	wild      bool        // name is a pattern
+	maxCost   *config.USD // of a request; nil: none
+	weighted  bool        // a weight is written
 	affinity  bool
 	several   bool // more than one account, or pool, may serve it
 	fallbacks []fallback
@@ -98,6 +99,7 @@ type target struct {
 	accounts int                    // at the provider
 	limits   map[string]*quota.Node // of the accounts by their names; nil: none has any
 	query    usage.Query            // whose prices are its
+	tiered   bool                   // service_tier is passed on as it is
 	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
