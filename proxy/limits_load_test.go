@@ -122,8 +122,9 @@ func (g *limited) ask(ctx context.Context, body string) (status int, text string
 
 // TestLimitsUnderLoad: three gateways over one Redis, in front of a provider that
 // counts for itself. Never more are under way than the limit says; what is in use
-// afterwards is, to the token, what the provider has counted; when clients vanish
-// and answers are cut, nothing stays reserved.
+// afterwards is, to the token, what the provider has counted, streams included
+// (B51), and all gateways together have one limit (B53); when clients vanish and
+// answers are cut, nothing stays reserved (B77).
 func TestLimitsUnderLoad(t *testing.T) {
 	redis := redistest.Start(t, false)
 	own, url := simulated(t, sim.ProviderConfig{TTFT: 5 * time.Millisecond, ITL: 100 * time.Microsecond})

@@ -44,6 +44,7 @@ func TestEveryWindowRedis(t *testing.T) {
 	everyWindow(t, l)
 }
 
+// TestEveryWindow: likewise in memory; a limit counts its own unit (B54).
 func TestEveryWindow(t *testing.T) { everyWindow(t, quota.NewLimiter(quota.Options{})) }
 
 func everyWindow(t *testing.T, l *quota.Limiter) {
