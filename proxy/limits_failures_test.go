@@ -142,3 +142,65 @@ func TestB57RefusedLater(t *testing.T) {
 		}
 	}
 }
+
+// TestUseOfLimits: what is in use can be read, a part at a time, end users and
+// credentials too.
+func TestUseOfLimits(t *testing.T) {
+	_, url := simulated(t, sim.ProviderConfig{TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{name: main, secret: sk-provider, limits: [{requests: 50, per: 24h}]}]}]
+models: [{name: gpt-sim, targets: [{provider: p}]}]
+tenants:
+  - name: acme
+    limits: [{requests: 10, per: 24h}]
+    users: {from: ["header X-User", user], max: 2, limits: [{requests: 1, per: 24h}]}
+    keys: [{name: ci, hash: "$KEY", limits: [{tokens: 5000, per: 24h, models: ["gpt-*"]}, {concurrency: 3}]}]
+  - {name: acme2, limits: [{requests: 5, per: 24h}], keys: [{name: k, hash: "sha256:%064d"}]}
+`, url, 1))
+	ask := func(user string, want int) {
+		t.Helper()
+		body := fmt.Sprintf(`{"model":"gpt-sim","max_tokens":5,"user":%q,"messages":[{"role":"user","content":"hello"}]}`, user)
+		if status, text, _, err := g.ask(context.Background(), body); err != nil || status != want {
+			t.Errorf("%s: %d %s %v", user, status, text, err)
+		}
+	}
+	ask("ann", 200)
+	ask("ann", 429)
+	ask("bob", 200)
+	ask("", 200)      // no end user: the tenant's limits alone
+	ask("carl", 200)  // there is no room for more: he and
+	ask("doris", 429) // she share
+	var names []string
+	read := func(tenant string) {
+		for after := ""; ; {
+			states, next, err := g.server.Limits(context.Background(), tenant, after, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range states {
+				names = append(names, fmt.Sprintf("%s %d/%d", states[i].Limit, states[i].Used, states[i].Reserved))
+			}
+			if after = next; next == "" {
+				return
+			}
+		}
+	}
+	read("")
+	want := []string{
+		"acme: 10 requests per 24h 4/0", "acme2: 5 requests per 24h 0/0", "acme:ci: 5000 tokens per 24h, models gpt-* ",
+		"acme:ci: 3 requests at a time 0/0", "acme@: 1 requests per 24h 1/0", "acme@ann: 1 requests per 24h 1/0", "acme@bob: 1 requests per 24h 1/0",
+		"provider p/main: 50 requests per 24h 4/0",
+	}
+	if len(names) != len(want) {
+		t.Fatalf("%q", names)
+	}
+	for i := range want {
+		if !strings.HasPrefix(names[i], want[i]) {
+			t.Errorf("%q, not %q", names[i], want[i])
+		}
+	}
+	names = nil
+	if read("acme2"); len(names) != 1 {
+		t.Errorf("of acme2: %q", names)
+	}
+}

@@ -46,6 +46,7 @@ type limited struct {
 	url     string
 	cfg     *config.Config
 	limiter *quota.Limiter
+	server  *proxy.Server
 	records func() []*usage.Record
 }
 
@@ -94,7 +95,7 @@ func newLimited(t testing.TB, text string) *limited {
 			t.Errorf("%d exchanges were still open", cut)
 		}
 	})
-	g.url = "http://" + server.Addresses()["l"]
+	g.server, g.url = server, "http://"+server.Addresses()["l"]
 	return g
 }
 
@@ -200,7 +201,7 @@ tenants:
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		states = gateways[0].use(t)
 		if states[0].Used == 0 && states[1].Reserved == 0 && states[2].Reserved == 0 {
-					return
+			return
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v is left", states)
