@@ -95,6 +95,10 @@ func (x *exchange) endUser(from []string) string {
 	return ""
 }
 
+// credentialPrefix begins the names of the nodes of credentials. No name of a
+// tenant has a space.
+const credentialPrefix = "provider "
+
 // credentialLimits are the limits of a provider's credentials by their names.
 func credentialLimits(p *config.Provider) map[string]*quota.Node {
 	var out map[string]*quota.Node
@@ -110,7 +114,7 @@ func credentialLimits(p *config.Provider) map[string]*quota.Node {
 		if out == nil {
 			out = map[string]*quota.Node{}
 		}
-		out[name] = quota.NewNode("providers/"+p.Name+"/"+name, c.Limits)
+		out[name] = quota.NewNode(credentialPrefix+p.Name+"/"+name, c.Limits)
 	}
 	return out
 }

@@ -46,6 +46,7 @@ type limited struct {
 	url     string
 	cfg     *config.Config
 	limiter *quota.Limiter
+	server  *proxy.Server
 	records func() []*usage.Record
 }
 
@@ -94,7 +95,7 @@ func newLimited(t testing.TB, text string) *limited {
 			t.Errorf("%d exchanges were still open", cut)
 		}
 	})
-	g.url = "http://" + server.Addresses()["l"]
+	g.server, g.url = server, "http://"+server.Addresses()["l"]
 	return g
 }
 
@@ -122,8 +123,9 @@ func (g *limited) ask(ctx context.Context, body string) (status int, text string
 
 // TestLimitsUnderLoad: three gateways over one Redis, in front of a provider that
 // counts for itself. Never more are under way than the limit says; what is in use
-// afterwards is, to the token, what the provider has counted; when clients vanish
-// and answers are cut, nothing stays reserved.
+// afterwards is, to the token, what the provider has counted, streams included
+// (B51), and all gateways together have one limit (B53); when clients vanish and
+// answers are cut, nothing stays reserved (B77).
 func TestLimitsUnderLoad(t *testing.T) {
 	redis := redistest.Start(t, false)
 	own, url := simulated(t, sim.ProviderConfig{TTFT: 5 * time.Millisecond, ITL: 100 * time.Microsecond})

@@ -100,8 +100,8 @@ type target struct {
 	accounts int                    // at the provider
 	limits   map[string]*quota.Node // of the accounts by their names; nil: none has any
 	query    usage.Query            // whose prices are its
-	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	tiered   bool                   // service_tier is passed on as it is
+	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
 

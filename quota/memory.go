@@ -131,7 +131,16 @@ func rank(f *Refusal) int {
 
 // Settle implements [Store].
 func (m *memory) Settle(_ context.Context, s *Settlement) error {
-	now, g := m.now(), m.group(s.group)
+	// What is given back may be taken off before what has flowed off since: only a
+	// debt needs the time.
+	var now instant
+	for i := range s.entries {
+		if s.actual[i] > s.entries[i].amount {
+			now = m.now()
+			break
+		}
+	}
+	g := m.group(s.group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range s.entries {
@@ -139,7 +148,9 @@ func (m *memory) Settle(_ context.Context, s *Settlement) error {
 		if e.counter == nil {
 			continue
 		}
-		e.counter.roll(e.limit, e.limit.allows(m.standsIn), now)
+		if s.actual[i] > e.amount {
+			e.counter.roll(e.limit, e.limit.allows(m.standsIn), now)
+		}
 		e.counter.settle(e.limit, e.amount, s.actual[i], e.window)
 		e.counter.open--
 		e.counter = nil

@@ -49,11 +49,12 @@ var unitNames = [units]string{"requests", "input", "output", "tokens", "weighted
 // String is the unit as the configuration has it.
 func (u Unit) String() string { return unitNames[u] }
 
-// nano is how many units of account a dollar has; pico how many picodollars one
-// of those.
+// NanoPerUSD is how many units of account a dollar has.
+const NanoPerUSD = 1e9
+
 const (
-	nano = 1e9
-	pico = 1000
+	nano = NanoPerUSD
+	pico = 1000 // picodollars of one of them
 )
 
 // most is the largest amount: whole numbers are exact up to there in a Redis
@@ -110,6 +111,9 @@ func NewNode(name string, limits []config.Limit) *Node {
 	}
 	return n
 }
+
+// Name is the node's name.
+func (n *Node) Name() string { return n.name }
 
 // Limits are the limits of the node, in the order of the configuration.
 func (n *Node) Limits() []*Limit { return n.limits }

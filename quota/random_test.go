@@ -211,8 +211,8 @@ func schedule(t *testing.T, seed uint64) {
 }
 
 // TestStoreKilledAndBack: three gateways work while Redis is killed and returns,
-// and one of them dies. Limits fail closed. In the end nothing is reserved, and
-// what is in use is to the token what was used.
+// and one of them dies. Limits fail closed. In the end nothing is reserved (B55),
+// and what is in use is to the token what was used.
 func TestStoreKilledAndBack(t *testing.T) {
 	server := redistest.Start(t, true)
 	quick := func(c *config.Quota) {

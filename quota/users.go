@@ -59,6 +59,17 @@ func NewUsers(parent string, c *config.Users) *Users {
 	return u
 }
 
+// Nodes calls f for the node of each end user that is known, and for the one that
+// the rest share.
+func (u *Users) Nodes(f func(*Node)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f(u.others)
+	for _, e := range u.byName {
+		f(e.Value.(*user).node)
+	}
+}
+
 // Node is the node of an end user.
 func (u *Users) Node(name string) *Node {
 	if len(name) > maxUserName {

@@ -181,7 +181,12 @@ func (c *counter) reset(l *Limit, amount int64, now instant) time.Duration {
 	switch l.kind {
 	case config.WindowCalendar:
 		return c.until(l, amount, 0, now)
-	case config.WindowBucket, config.WindowSliding:
+	case config.WindowSliding:
+		if c.slots[c.window%(slots+1)] > 0 { // the newest leaves last
+			return time.Duration((c.window+slots+1)*l.step() - now.mono)
+		}
+		fallthrough
+	case config.WindowBucket:
 		if c.used > 0 {
 			return c.until(l, amount, c.used, now)
 		}
