@@ -107,6 +107,8 @@ type Tenant struct {
 	Name    string   `yaml:"name"`
 	Tier    string   `yaml:"tier"`
 	Regions []string `yaml:"regions"` // the only ones in which its requests may be processed; nil: any
+	Limits  []Limit  `yaml:"limits"`  // of all its keys together
+	Users   *Users   `yaml:"users"`   // nil: end users are not told apart
 	Keys    []Key    `yaml:"keys"`
 }
 
@@ -116,4 +118,5 @@ type Key struct {
 	Hash   string   `yaml:"hash"`   // sha256:HEX, the digest of the whole key
 	Tier   string   `yaml:"tier"`   // empty: the tenant's
 	Models []string `yaml:"models"` // names or patterns with one *; nil: every model
+	Limits []Limit  `yaml:"limits"` // besides those of the tenant
 }

@@ -81,6 +81,7 @@ type failure struct {
 	reached bool       // there was a connection
 	replied bool       // it said that it did not serve the request: nothing was used
 	reader  llm.Reader // of the answer that broke; nil: there was none
+	limited bool       // the gateway's own limits for the target have no room
 	late    bool       // the time of one attempt was over
 	foreign bool       // the code of reply is the server's word: for the client, and not for metrics
 }

@@ -82,7 +82,7 @@ func (x *exchange) goesOn(f *failure) bool {
 		return true
 	}
 	tg := x.target
-	if tg.provider == nil || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
+	if tg.provider == nil || f.limited || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
 		return false
 	}
 	pause := x.backoff(x.plan.here)

@@ -237,7 +237,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 	pc := p.Config()
 	tg.query, tg.tiered = queryOf(&pc, q.Name), pc.Dialect == config.ProviderOpenAI || pc.Dialect == config.ProviderAzure
 	accounts := p.Accounts()
-	tg.accounts = len(accounts)
+	tg.accounts, tg.limits = len(accounts), credentialLimits(&pc)
 	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {
 		tg.seals = map[string]string{}
 		for _, account := range accounts {

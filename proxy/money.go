@@ -20,10 +20,6 @@ import (
 
 // This file says what a request may cost, before it is sent, and what it has cost.
 
-// defaultOutput is the bound on an answer's tokens where neither the request nor
-// the target has one.
-const defaultOutput = 4096
-
 // priceOf is the price of the target for the request; nil: it is not known.
 func (x *exchange) priceOf(tg *target) *usage.Price {
 	q := tg.query
@@ -93,7 +89,7 @@ func (x *exchange) longest(tg *target) time.Duration {
 
 // outputBound is how many tokens the answer has at the most: all choices together.
 func (x *exchange) outputBound(tg *target) int {
-	if !x.op.Generates() {
+	if !x.op.Generates() && x.op != llm.OpCompletions {
 		return 0
 	}
 	bound := x.req.MaxTokens
@@ -101,7 +97,7 @@ func (x *exchange) outputBound(tg *target) int {
 		bound = most
 	}
 	if bound == 0 {
-		bound = defaultOutput
+		bound = x.table.cfg.Quota.Output
 	}
 	return bound * max(x.req.N, 1)
 }
