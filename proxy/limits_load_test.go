@@ -200,7 +200,7 @@ tenants:
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		states = gateways[0].use(t)
 		if states[0].Used == 0 && states[1].Reserved == 0 && states[2].Reserved == 0 {
-					return
+			return
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v is left", states)
