@@ -269,7 +269,7 @@ func (v *validator) priceAlone(path string, p *Price) {
 func (v *validator) above(path string, list []RatesAbove) {
 	for i := range list {
 		at := joinIndex(path, i)
-		if i > 0 && list[i].Tokens <= list[i-1].Tokens {
+		if i > 0 && list[i].Tokens > 0 && list[i].Tokens <= list[i-1].Tokens {
 			v.fail(at+".tokens", fmt.Sprintf("is not more than the %d before it", list[i-1].Tokens), "the shorter prompts come first")
 		}
 		v.rates(at+".rates", &list[i].Rates)
@@ -285,10 +285,10 @@ func (v *validator) rates(path string, r *Rates) (set bool) {
 			v.fail(path+"."+key, fmt.Sprintf("%s USD per million tokens is more than any model costs", u), "write USD per million tokens, such as 1.25")
 		case !token && u > dearestEach:
 			v.fail(path+"."+key, fmt.Sprintf("%s USD each is more than anything costs", u), "write USD")
-		case token && u%1e6 != 0:
-			v.fail(path+"."+key, "is finer than a picodollar (1e-12 USD) a token", "six places after the point are enough")
 		case token && u > 0 && u < Dollar/10_000:
 			v.fail(path+"."+key, fmt.Sprintf("%s USD per million tokens is less than any model costs", u), "this may be the price of one token: write USD per million tokens, such as 1.25")
+		case token && u%1e6 != 0:
+			v.fail(path+"."+key, "is finer than a picodollar (1e-12 USD) a token", "six places after the point are enough")
 		}
 	})
 	return set

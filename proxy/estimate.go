@@ -38,6 +38,19 @@ func encoding(model string) tokenizer.Encoding {
 	return ""
 }
 
+// mediaOf is how a model counts images and sound.
+func mediaOf(model string) llm.MediaRule {
+	switch {
+	case encoding(model) != "":
+		return llm.MediaOpenAI
+	case strings.Contains(model, "claude"):
+		return llm.MediaAnthropic
+	case strings.Contains(model, "gemini"):
+		return llm.MediaGemini
+	}
+	return llm.MediaPlain
+}
+
 // tokenizers are made at their first use: each takes some tenths of a second and
 // some tens of megabytes.
 type tokenizers struct {
@@ -84,7 +97,10 @@ func (x *exchange) estimate(tg *target) int {
 
 // count is the estimate before it is corrected. exact: by a tokenizer.
 func (x *exchange) count(tg *target) (n int, exact bool) {
-	plain, by := x.req.Prompt.Tokens(), tg.encoding
+	plain, by := x.req.Prompt.TokensBy(tg.media), tg.encoding
+	if x.req.Images+x.req.Audio+x.req.Files > 0 {
+		return plain, false // the view of the prompt has a hash for each, which is no text
+	}
 	if by == "" && x.op.Counts() { // the one who asks is the client
 		by = encoding(tg.named(x))
 	}
@@ -108,10 +124,11 @@ func (x *exchange) promptTokens() int {
 	if x.req == nil {
 		return 0
 	}
-	n, tg := x.req.Prompt.Tokens(), x.target
+	tg := x.target
 	if tg == nil || tg.mark == nil {
-		return n
+		return x.req.Prompt.Tokens()
 	}
+	n := x.req.Prompt.TokensBy(tg.media)
 	if c := x.plan.counted; c.encoding != "" && c.encoding == tg.encoding {
 		return int(float64(c.tokens) * tg.exact.of())
 	}

@@ -142,6 +142,7 @@ func (b *builder) modelTarget(mc *config.Model, tc config.Target, m *model) (*ta
 	if tg.can != nil && tg.can.Context > 0 || strings.Contains(tc.When, "request.tokens") || strings.Contains(tc.When, "request.cost") || mc.MaxCost != nil { // else nobody asks
 		tg.encoding = encoding(tg.model)
 	}
+	tg.media = mediaOf(cmp.Or(tg.model, tg.star))
 	bounds := tc.Timeouts.Or(above)
 	tg.timeouts, tg.mark = &bounds, b.server.markOf(tg.label)
 	b.table.labels[tg.label] = true

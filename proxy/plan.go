@@ -479,6 +479,7 @@ func (x *exchange) aim(tg *target) {
 	p := &x.plan
 	p.tried = append(p.tried, tg)
 	x.target, x.edited, x.translation, x.record.Dropped, p.here = tg, nil, nil, nil, 0
+	p.estimated = x.req.Prompt.TokensBy(tg.media)
 	x.record.Pool, x.record.Provider, x.record.ModelUsed = tg.pool, "", tg.named(x)
 	if tg.provider != nil {
 		x.record.Provider = tg.provider.Name()

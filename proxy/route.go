@@ -112,6 +112,7 @@ type terms struct {
 	regions                     []string
 	timeouts                    *config.Timeouts
 	encoding                    tokenizer.Encoding // "": tokens are estimated by characters
+	media                       llm.MediaRule
 	defaults, overrides         []llm.Member
 	chatDefaults, chatOverrides []llm.Member // those of them that are set before a chat is translated
 	quirks                      llm.Quirks   // of bodies that are made for it
