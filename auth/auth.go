@@ -27,7 +27,18 @@ type Identity struct {
 	Tier    string
 	Key     string   // its name
 	Regions []string // the only ones in which its requests may be processed; nil: any
+	Nodes   []*Node  // outermost first, the key last; nil for anybody
 	models  []string // that it may ask for; nil: every one
+}
+
+// Node is one level of the tree from the organisation to the key. Immutable, and
+// shared by the identities below it.
+type Node struct {
+	// Name is the path: "acme", "acme/search"; the key's ends with its name:
+	// "acme/search:ci".
+	Name   string
+	Limits []config.Limit
+	Users  *config.Users // nil: end users are not told apart at this level
 }
 
 // Allows says whether the identity may ask for model.
@@ -54,9 +65,11 @@ func New(tenants []config.Tenant) *Directory {
 	d := &Directory{keys: map[[sha256.Size]byte]*Identity{}}
 	for i := range tenants {
 		t := &tenants[i]
+		tenant := &Node{Name: t.Name, Limits: t.Limits, Users: t.Users}
 		for j := range t.Keys {
 			k := &t.Keys[j]
 			id := &Identity{Tenant: t.Name, Tier: t.Tier, Key: k.Name, Regions: t.Regions, models: k.Models}
+			id.Nodes = []*Node{tenant, {Name: t.Name + ":" + k.Name, Limits: k.Limits}}
 			if k.Tier != "" {
 				id.Tier = k.Tier
 			}

@@ -38,6 +38,7 @@ type Config struct {
 	Providers       []Provider       `yaml:"providers"` // managed model APIs
 	Models          []Model          `yaml:"models"`
 	Tenants         []Tenant         `yaml:"tenants"` // who may ask, by key
+	Quota           Quota            `yaml:"quota"`   // where the use of their limits is kept
 	Routes          []Route          `yaml:"routes"`  // none: every listener serves every model at the root path
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`

@@ -155,6 +155,8 @@ func entryName(v reflect.Value) string {
 			return x.Pool + "/" + x.Model
 		}
 		return x.Pool
+	case Limit:
+		return strings.TrimSpace(x.Unit() + " " + x.Per + " " + strings.Join(x.Models, ","))
 	case PluginRef:
 		return x.PluginRef
 	case Plugin:

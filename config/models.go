@@ -21,7 +21,10 @@ type Model struct {
 	// Affinity keeps a tenant's prompts that begin alike at one of several equal
 	// targets, whose caches then know them: "auto" (default, where no weight is
 	// set) or "none".
-	Affinity string   `yaml:"affinity" enum:"auto|none"`
+	Affinity string `yaml:"affinity" enum:"auto|none"`
+	// MaxCost leaves out targets at which a request may cost more, by the estimate
+	// of its prompt and the bound on its answer; nil: none.
+	MaxCost  *USD     `yaml:"maxCost"`
 	Timeouts Timeouts `yaml:"timeouts" unset:"inherit"` // unset fields: Config.Timeouts
 	Retries  Retries  `yaml:"retries" unset:"inherit"`  // unset fields: Config.Retries
 }
@@ -104,6 +107,8 @@ type Tenant struct {
 	Name    string   `yaml:"name"`
 	Tier    string   `yaml:"tier"`
 	Regions []string `yaml:"regions"` // the only ones in which its requests may be processed; nil: any
+	Limits  []Limit  `yaml:"limits"`  // of all its keys together
+	Users   *Users   `yaml:"users"`   // nil: end users are not told apart
 	Keys    []Key    `yaml:"keys"`
 }
 
@@ -113,4 +118,5 @@ type Key struct {
 	Hash   string   `yaml:"hash"`   // sha256:HEX, the digest of the whole key
 	Tier   string   `yaml:"tier"`   // empty: the tenant's
 	Models []string `yaml:"models"` // names or patterns with one *; nil: every model
+	Limits []Limit  `yaml:"limits"` // besides those of the tenant
 }

@@ -53,12 +53,13 @@ type Credential struct {
 	Name   string `yaml:"name"`                   // empty: its place in the list, from 1
 	Secret Secret `yaml:"secret" as:"secretFile"` // "file:PATH" in a file sets SecretFile
 	// SecretFile holds the secret; package provider reads it again when it changes.
-	SecretFile   string `yaml:"secretFile" file:"path"`
-	Weight       *int   `yaml:"weight" min:"0" max:"1000000"` // share among the credentials; nil: 1; 0: only when no other is left
-	Organization string `yaml:"organization"`                 // openai
-	Project      string `yaml:"project"`                      // openai
-	AccessKeyID  string `yaml:"accessKeyID"`                  // bedrock: requests are signed; without it the secret is a bearer key
-	SessionToken Secret `yaml:"sessionToken"`                 // bedrock
+	SecretFile   string  `yaml:"secretFile" file:"path"`
+	Weight       *int    `yaml:"weight" min:"0" max:"1000000"` // share among the credentials; nil: 1; 0: only when no other is left
+	Organization string  `yaml:"organization"`                 // openai
+	Project      string  `yaml:"project"`                      // openai
+	AccessKeyID  string  `yaml:"accessKeyID"`                  // bedrock: requests are signed; without it the secret is a bearer key
+	SessionToken Secret  `yaml:"sessionToken"`                 // bedrock
+	Limits       []Limit `yaml:"limits"`                       // of what is sent with it; over them the next credential or target is asked
 }
 
 // Cooldown takes a credential out of use for a model, after failures in a row,

@@ -41,6 +41,7 @@ func (v *validator) all() {
 	v.providers()
 	v.models()
 	v.tenants()
+	v.quota()
 	v.prices()
 	v.routes()
 	v.httpRoutes()

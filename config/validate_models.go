@@ -208,6 +208,10 @@ func (v *validator) tenants() {
 	for i := range v.c.Tenants {
 		t, path := &v.c.Tenants[i], joinIndex("tenants", i)
 		v.name(path, t.Name, seen)
+		v.limitsOf(path+".limits", t.Limits)
+		if t.Users != nil {
+			v.users(path+".users", t.Users)
+		}
 		keys := map[string]string{}
 		for j := range t.Keys {
 			k, kp := &t.Keys[j], joinIndex(path+".keys", j)
@@ -223,6 +227,7 @@ func (v *validator) tenants() {
 			for m, p := range k.Models {
 				v.pattern(joinIndex(kp+".models", m), p)
 			}
+			v.limitsOf(kp+".limits", k.Limits)
 		}
 	}
 }

@@ -213,6 +213,7 @@ func (v *validator) credentials(path string, p *Provider) {
 		if !httpguts.ValidHeaderFieldValue(c.AccessKeyID) {
 			v.fail(at+".accessKeyID", "holds characters that no header may have", "")
 		}
+		v.limitsOf(at+".limits", c.Limits)
 		whole := p.Dialect == ProviderVertex || bedrock && strings.HasPrefix(c.Secret.Reveal(), "{") // JSON
 		if s := c.Secret.Reveal(); !whole && !httpguts.ValidHeaderFieldValue(s) {
 			v.fail(at+".secret", "holds characters that no header may have", "is there a line break in it?")

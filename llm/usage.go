@@ -111,7 +111,8 @@ type tally struct {
 type number struct {
 	n    int
 	told bool // the server said something
-	odd  bool // which no answer can have used: negative, or beyond maxCount; then n is 0
+	odd  bool // which cannot be: a part of a token, rounded up, or bad
+	bad  bool // which no answer can have used: negative, or beyond maxCount; then n is 0
 }
 
 // maxCount is beyond any answer's tokens, by a factor of ten at the least. A
@@ -125,25 +126,27 @@ func (c *number) read(s *jsonedit.Scanner, data []byte) {
 		odd := s.Peek() == jsonedit.String || s.Peek() == jsonedit.True
 		s.Skip()
 		if odd {
-			*c = number{told: true, odd: true}
+			*c = badNumber()
 		}
 		return
 	}
 	*c = readCount(span.Of(data))
 }
 
+func badNumber() number { return number{told: true, odd: true, bad: true} }
+
 // readCount reads a number of JSON: a count, even where it is written 12.0 or
 // 1.2e1. A part of a token is rounded up, and odd.
 func readCount(text []byte) number {
 	if n, ok := jsonedit.Int(text); ok {
 		if n < 0 || n > maxCount {
-			return number{told: true, odd: true}
+			return badNumber()
 		}
 		return number{n: n, told: true}
 	}
 	n, exact, ok := ceilOf(text)
 	if !ok {
-		return number{told: true, odd: true}
+		return badNumber()
 	}
 	return number{n: n, told: true, odd: !exact}
 }
@@ -218,10 +221,10 @@ func (t *tally) usage() Usage {
 	u := Usage{Tier: t.tier, Images: t.images.n, Searches: t.searches.n, Units: t.units.n, Millis: t.millis.n}
 	fits = fits && !t.images.odd && !t.searches.odd && !t.units.odd && !t.millis.odd
 	left, out := t.prompt.n, t.completion.n
-	if t.prompt.odd {
+	if t.prompt.bad {
 		left = t.cached.n + t.written.n + t.written1h.n + t.audioIn.n + t.imageIn.n // that much at the least
 	}
-	if t.completion.odd {
+	if t.completion.bad {
 		out = t.reasoning.n + t.audioOut.n + t.imageOut.n
 	}
 	if more := t.total.n - left - out; more > 0 && more == t.reasoning.n {
@@ -246,7 +249,7 @@ func (t *tally) usage() Usage {
 	u.AudioOutput = t.audioOut.part(&out, &fits)
 	u.ImageOutput = t.imageOut.part(&out, &fits)
 	u.Output = out
-	u.NoPrompt = t.prompt.odd || !t.prompt.told && t.completion.told
+	u.NoPrompt = t.prompt.bad || !t.prompt.told && t.completion.told
 	if u.Source = Reported; !fits {
 		u.Source = Estimated
 	}
@@ -396,11 +399,13 @@ func (c *number) readSeconds(s *jsonedit.Scanner, data []byte) {
 	}
 	text := append([]byte(nil), span.Of(data)...)
 	if strings.ContainsAny(string(text), "eE") {
-		*c = number{told: true, odd: true}
+		*c = badNumber()
 		return
 	}
 	n, _, fits := ceilOf(append(text, "e3"...))
-	*c = number{n: n, told: true, odd: !fits}
+	if *c = (number{n: n, told: true}); !fits {
+		*c = badNumber()
+	}
 }
 
 // readAnthropic reads a usage object in which what a cache had, or got, stands
@@ -502,7 +507,7 @@ func (t *tally) beside(input, created number) {
 		// The sum holds; the split by time only says what of it is for an hour.
 		t.written = number{n: max(0, created.n-t.written1h.n), told: true, odd: created.odd}
 	}
-	t.prompt = number{n: input.n + t.cached.n + t.written.n + t.written1h.n, told: input.told || t.cached.told || created.told, odd: input.odd}
+	t.prompt = number{n: input.n + t.cached.n + t.written.n + t.written1h.n, told: input.told || t.cached.told || created.told, odd: input.odd, bad: input.bad}
 }
 
 // anthropicUsage is a usage object as the server sends it. Later ones overwrite
@@ -627,7 +632,7 @@ func geminiUsage(s *jsonedit.Scanner, data []byte) Usage {
 	}
 	t.prompt.n += tools.n
 	t.prompt.told = true
-	t.completion = number{n: candidates.n + t.reasoning.n, told: true, odd: candidates.odd || t.reasoning.odd}
+	t.completion = number{n: candidates.n + t.reasoning.n, told: true, odd: candidates.odd || t.reasoning.odd, bad: candidates.bad}
 	if t.completion.n == 0 && t.total.n > t.prompt.n {
 		t.completion.n = t.total.n - t.prompt.n
 	}

@@ -31,6 +31,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 	}
 	var tried []*provider.Credential
 	var last *failure
+	refused := false // by the limits of a credential
 	for {
 		var c *provider.Credential
 		var wait time.Duration
@@ -48,8 +49,15 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			}
 			return nil, last
 		}
+		if c == nil && refused {
+			return nil, x.limited()
+		}
 		if c == nil {
 			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
+		}
+		if !x.reserveAt(tg, c) {
+			tried, refused = append(tried, c), true
+			continue
 		}
 		x.plan.here++
 		x.record.Attempts++
@@ -59,6 +67,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 		if f == nil {
 			return a, nil
 		}
+		x.giveBackAttempt(f)
 		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
 		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || x.kept(f) || x.bound(f) != "" {
 			return nil, f

@@ -82,7 +82,7 @@ func (x *exchange) goesOn(f *failure) bool {
 		return true
 	}
 	tg := x.target
-	if tg.provider == nil || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
+	if tg.provider == nil || f.limited || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
 		return false
 	}
 	pause := x.backoff(x.plan.here)
@@ -240,7 +240,7 @@ func (x *exchange) unwanted(a *answer, full int) *failure {
 	if !x.retryStatus(a.res.StatusCode) {
 		return nil
 	}
-	f := &failure{sent: true, reached: true, class: provider.Overloaded, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
+	f := &failure{sent: true, reached: true, replied: true, class: provider.Overloaded, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
 	f.retry = full < x.service.resends && x.mayRetry(true)
 	if f.paid = f.retry; !f.retry && !x.others() {
 		return nil // the client is told as the member says it

@@ -65,7 +65,7 @@ func (a *answer) commit() *failure {
 	for a.err == nil && !a.committed() && a.size < limit {
 		a.own()
 		if fail := a.count(); fail != nil {
-			return &failure{reply: fail, sent: true, reached: true}
+			return &failure{reply: fail, sent: true, reached: true, reader: a.reader}
 		}
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
@@ -97,7 +97,7 @@ func (a *answer) commit() *failure {
 		return a.broke("the server's answer is no whole JSON object")
 	}
 	if fail := a.count(); fail != nil {
-		return &failure{reply: fail, sent: true, reached: true}
+		return &failure{reply: fail, sent: true, reached: true, reader: a.reader}
 	}
 	a.reader, a.err = &closed{a.reader}, io.EOF // what may follow the end of a stream is not waited for
 	return a.nothing()

@@ -75,27 +75,31 @@ func (x *exchange) estimate(tg *target) int {
 	if tg == nil {
 		return x.req.Prompt.Tokens()
 	}
-	return int(float64(x.count(tg)) * tg.ratio.of())
+	n, by := x.count(tg)
+	if by {
+		return int(float64(n) * tg.exact.of())
+	}
+	return int(float64(n) * tg.ratio.of())
 }
 
-// count is the estimate before it is corrected.
-func (x *exchange) count(tg *target) int {
+// count is the estimate before it is corrected. exact: by a tokenizer.
+func (x *exchange) count(tg *target) (n int, exact bool) {
 	plain, by := x.req.Prompt.Tokens(), tg.encoding
 	if by == "" && x.op.Counts() { // the one who asks is the client
 		by = encoding(tg.named(x))
 	}
 	if by == "" {
-		return plain
+		return plain, false
 	}
 	if x.plan.counted.encoding == by {
-		return x.plan.counted.tokens
+		return x.plan.counted.tokens, true
 	}
 	c := x.server.tokenizers.of(by)
 	if c == nil {
-		return plain
+		return plain, false
 	}
 	x.plan.counted = counted{by, tokensOf(c, x, plain)}
-	return x.plan.counted.tokens
+	return x.plan.counted.tokens, true
 }
 
 // promptTokens is about how many tokens the prompt has for the target, by what is
@@ -109,7 +113,7 @@ func (x *exchange) promptTokens() int {
 		return n
 	}
 	if c := x.plan.counted; c.encoding != "" && c.encoding == tg.encoding {
-		n = c.tokens
+		return int(float64(c.tokens) * tg.exact.of())
 	}
 	return int(float64(n) * tg.ratio.of())
 }

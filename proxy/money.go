@@ -4,9 +4,14 @@
 package proxy
 
 import (
+	"cmp"
+	"fmt"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
+	"cel.dev/cel-go/common/types"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
@@ -14,10 +19,6 @@ import (
 )
 
 // This file says what a request may cost, before it is sent, and what it has cost.
-
-// defaultOutput is the bound on an answer's tokens where neither the request nor
-// the target has one.
-const defaultOutput = 4096
 
 // priceOf is the price of the target for the request; nil: it is not known.
 func (x *exchange) priceOf(tg *target) *usage.Price {
@@ -60,13 +61,35 @@ func (x *exchange) bid(tg *target) usage.Cost {
 		return usage.Free()
 	}
 	c := usage.Counts{Input: x.estimate(tg), Output: x.outputBound(tg), Source: llm.Estimated}
-	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.req.ServiceTier, Took: x.service.timeouts.Total.D()})
+	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)})
 	return cost
+}
+
+// askedTier is the tier of service that the request asks for at tg, "" where that
+// means nothing: a client must not choose the price of a pool.
+func (x *exchange) askedTier(tg *target) string {
+	if !tg.tiered {
+		return ""
+	}
+	return x.record.ServiceTier
+}
+
+// longest is how long an answer of tg takes, for prices by time: what one of a
+// hundred took, or else the bound.
+func (x *exchange) longest(tg *target) time.Duration {
+	total := x.service.timeouts.Total.D()
+	if tg.mark == nil {
+		return total
+	}
+	if p99 := tg.spans.longest(); p99 > 0 {
+		return min(2*p99, total) // the spans are powers of two
+	}
+	return total
 }
 
 // outputBound is how many tokens the answer has at the most: all choices together.
 func (x *exchange) outputBound(tg *target) int {
-	if !x.op.Generates() {
+	if !x.op.Generates() && x.op != llm.OpCompletions {
 		return 0
 	}
 	bound := x.req.MaxTokens
@@ -74,7 +97,7 @@ func (x *exchange) outputBound(tg *target) int {
 		bound = most
 	}
 	if bound == 0 {
-		bound = defaultOutput
+		bound = x.table.cfg.Quota.Output
 	}
 	return bound * max(x.req.N, 1)
 }
@@ -93,19 +116,21 @@ func (x *exchange) free() bool {
 // have worked, and nobody can say how much; it is charged for only if the client
 // has left meanwhile, since that is what providers do.
 func (x *exchange) usedBy(f *failure) *usage.Used {
-	c := f.counts
+	var c usage.Counts
 	if f.reader != nil {
 		c = f.reader.Usage()
-		if !c.Told() && c.Completion() == 0 {
-			c = usage.Counts{Source: llm.Lost} // no output and an error
-		}
-		c = c.WithPrompt(x.promptTokens())
-	} else if f.sent && !f.replied {
-		if c = (usage.Counts{Source: llm.Lost}); f.class == provider.Canceled || x.clientGone() {
-			c = usage.Counts{Input: x.promptTokens(), Source: llm.Partial}
-		}
 	}
-	if c.Source == llm.Nothing || x.free() {
+	switch gone := f.class == provider.Canceled || f.reply != nil && f.reply.Status == StatusClientClosed; {
+	case c.Told() || c.Completion() > 0:
+		c = c.WithPrompt(x.promptTokens())
+	case !f.sent || f.replied || f.stale:
+		return nil
+	case gone:
+		c = usage.Counts{Input: x.promptTokens(), Source: llm.Partial}
+	default:
+		c = usage.Counts{Source: llm.Lost}
+	}
+	if x.free() {
 		return nil
 	}
 	cost, _ := x.cost(&c)
@@ -118,8 +143,8 @@ func (x *exchange) cost(c *usage.Counts) (cost usage.Cost, missing string) {
 		return usage.Free(), ""
 	}
 	t := usage.Terms{Tier: c.Tier, Took: time.Since(x.began)}
-	if t.Tier == "" && x.req != nil {
-		t.Tier = x.req.ServiceTier
+	if t.Tier == "" {
+		t.Tier = x.askedTier(x.target)
 	}
 	return x.priceOf(x.target).Cost(c, t)
 }
@@ -146,9 +171,7 @@ func (x *exchange) spend() {
 		if n := len(rec.Tries); n > 0 && rec.Tries[n-1].Error == "" {
 			rec.Tries[n-1].Used = &usage.Used{Counts: rec.Counts, Cost: cost}
 		}
-		if rec.ServiceTier = rec.Counts.Tier; rec.ServiceTier == "" && x.req != nil {
-			rec.ServiceTier = x.req.ServiceTier
-		}
+		rec.ServiceTier = cmp.Or(rec.Counts.Tier, x.askedTier(x.target))
 	} else if last != nil {
 		rec.Counts = last.Counts // nobody has answered
 	}
@@ -180,12 +203,36 @@ func (x *exchange) modelName() string {
 	return x.model.name
 }
 
-// unpricedTarget says why nothing is sent to tg for want of a price, "" if it is.
-func (x *exchange) unpricedTarget(tg *target) string {
-	if !x.table.prices.Refuses() || x.free() || x.bid(tg).Known {
+// tooDear says why nothing is sent to tg for its price, "" if it is.
+func (x *exchange) tooDear(tg *target) string {
+	most := x.model.maxCost
+	if x.free() || most == nil && !x.table.prices.Refuses() {
 		return ""
 	}
-	return "its price is not known"
+	switch cost := x.bid(tg); {
+	case !cost.Known:
+		return "its price is not known"
+	case most != nil && cost.Pico > int64(*most):
+		return fmt.Sprintf("the request may cost %s USD, and %s are allowed", cents(cost.Pico), most)
+	}
+	return ""
+}
+
+// cents is an amount for people: six digits of it.
+func cents(pico int64) string {
+	return strconv.FormatFloat(float64(pico)/float64(config.Dollar), 'g', 6, 64)
+}
+
+// estimatedCost is request.cost for conditions.
+func (x *exchange) estimatedCost(tg *target) any {
+	if tg == nil {
+		return types.NewErr("request.cost is of a target, and not of a model")
+	}
+	cost := x.bid(tg)
+	if !cost.Known {
+		return types.NewErr("the price of %s is not known", tg.label)
+	}
+	return float64(cost.Pico) / float64(config.Dollar)
 }
 
 // queryOf is how the price of a provider's models is found.
@@ -225,4 +272,41 @@ func listsOf(quirks string) []string {
 		return []string{"zai"}
 	}
 	return []string{quirks}
+}
+
+// Unpriced are the targets of a configuration that have no price, where there are
+// prices.
+func Unpriced(cfg *config.Config) (notes []*config.Problem) {
+	prices, _, _ := usage.NewPrices(&cfg.Prices)
+	if prices.Empty() {
+		return nil
+	}
+	queries := map[string]usage.Query{}
+	for i := range cfg.Providers {
+		p := &cfg.Providers[i]
+		queries[p.Name] = queryOf(p, p.Quirks)
+	}
+	look := func(path, name, pool, model string) {
+		q, ok := queries[name]
+		if !ok {
+			q = usage.Query{Pool: pool}
+		}
+		if q.Model = model; strings.Contains(model, "*") || prices.Find(&q, now()) != nil {
+			return
+		}
+		notes = append(notes, &config.Problem{Path: path, What: fmt.Sprintf("the price of %s at %s is not known", model, cmp.Or(name, pool)), Hint: "list it in prices.table"})
+	}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		for j := range m.Targets {
+			t := &m.Targets[j]
+			look(fmt.Sprintf("models[%d].targets[%d]", i, j), t.Provider, t.Pool, cmp.Or(t.Model, m.Name))
+		}
+		for j := range m.Fallbacks {
+			if f := &m.Fallbacks[j]; f.VirtualModel == "" {
+				look(fmt.Sprintf("models[%d].fallbacks[%d]", i, j), f.Provider, f.Pool, cmp.Or(f.Model, m.Name))
+			}
+		}
+	}
+	return notes
 }

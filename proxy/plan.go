@@ -67,7 +67,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	if m.name != asked && !m.wild {
 		x.record.Alias = m.name
 	}
-	x.record.Stream = x.req.Stream
+	x.record.Stream, x.record.ServiceTier = x.req.Stream, x.req.ServiceTier
 	x.plan.estimated = x.req.Prompt.Tokens()
 	x.plan.chain = m.fallbacks
 	x.plan.models = append(x.plan.models, m)
@@ -156,7 +156,7 @@ func (x *exchange) unfit(tg *target) string {
 	if why := x.incapable(tg); why != "" {
 		return why
 	}
-	return x.unpricedTarget(tg)
+	return x.tooDear(tg)
 }
 
 // has says that tg has the operation, in the client's dialect or another.

@@ -26,6 +26,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 )
 
@@ -41,6 +42,7 @@ type Options struct {
 	Metrics *Instruments          // nil: none
 	Records func(*usage.Record)   // takes the record of each request, must not block; nil: none
 	Images  provider.FetchOptions // of images that a target wants inline
+	Limits  *quota.Limiter        // nil: one that counts in memory
 }
 
 // Server is the data plane of one process.
@@ -49,6 +51,7 @@ type Server struct {
 	metrics    *Instruments
 	records    func(*usage.Record)
 	images     *provider.Fetcher
+	limits     limits
 	tokenizers tokenizers
 
 	table    atomic.Pointer[table]
@@ -73,7 +76,8 @@ type Server struct {
 // mark is what was seen of a target.
 type mark struct {
 	load  load
-	ratio ratio
+	ratio ratio // to the estimate by characters
+	exact ratio // to the tokenizer's count
 	spans spans
 }
 
@@ -93,10 +97,14 @@ func New(o Options) *Server {
 	if o.Records == nil {
 		o.Records = func(*usage.Record) {}
 	}
+	if o.Limits == nil {
+		o.Limits = quota.NewLimiter(quota.Options{})
+	}
 	s := &Server{
 		log: o.Log, metrics: o.Metrics, records: o.Records, images: provider.NewFetcher(o.Images),
 		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
+	s.limits.limiter = o.Limits
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
 	return s
 }
@@ -163,6 +171,7 @@ func (c *Change) Commit() {
 		return true
 	})
 	if old := s.table.Swap(c.table); old != nil {
+		s.limits.forget()
 		s.metrics.forget(old.cfg, c.table.cfg)
 	}
 	for key, u := range s.upstreams {

@@ -20,6 +20,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 	"github.com/tiktoken-go/tokenizer"
 )
@@ -49,10 +50,11 @@ type route struct {
 // model is a name resolved to its targets. Aliases share the value.
 type model struct {
 	service
-	name      string // after aliases
-	report    bool   // answers carry the name that was asked for
-	wild      bool   // name is a pattern
-	weighted  bool   // a weight is written
+	name      string      // after aliases
+	report    bool        // answers carry the name that was asked for
+	wild      bool        // name is a pattern
+	maxCost   *config.USD // of a request; nil: none
+	weighted  bool        // a weight is written
 	affinity  bool
 	several   bool // more than one account, or pool, may serve it
 	fallbacks []fallback
@@ -93,10 +95,12 @@ type target struct {
 	turn     atomic.Uint64 // of the round robin
 	http     *httpTarget   // on HTTP routes
 
-	provider *provider.Provider // nil: a pool
-	accounts int                // at the provider
-	query    usage.Query        // whose prices are its
-	seals    map[string]string  // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
+	provider *provider.Provider     // nil: a pool
+	accounts int                    // at the provider
+	limits   map[string]*quota.Node // of the accounts by their names; nil: none has any
+	query    usage.Query            // whose prices are its
+	tiered   bool                   // service_tier is passed on as it is
+	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
 

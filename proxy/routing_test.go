@@ -310,7 +310,14 @@ func (s *scene) told(rec *usage.Record) {
 	}
 	tries := []string{}
 	for _, t := range rec.Tries {
-		tries = append(tries, strings.TrimSpace(t.Target+" "+t.Error))
+		text := strings.TrimSpace(t.Target + " " + t.Error)
+		if t.Used != nil && rec.Prices != "" {
+			text += fmt.Sprintf(", %d/%d %v for %v", t.Used.Counts.Prompt(), t.Used.Counts.Completion(), t.Used.Counts.Source, t.Used.Cost)
+		}
+		tries = append(tries, text)
+	}
+	if rec.Prices != "" {
+		show["cost"] = strings.TrimSpace(rec.Cost.String() + " " + rec.ServiceTier + " " + rec.Unpriced)
 	}
 	if len(tries) > 0 {
 		show["tries"] = tries

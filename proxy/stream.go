@@ -158,6 +158,7 @@ func (x *exchange) passHeader(out, in http.Header) {
 
 // mark puts into an answer's head what concerns the exchange as a whole.
 func (x *exchange) mark(h http.Header) {
+	x.tellLimits(h)
 	if x.rule != nil && x.rule.cors != nil {
 		x.rule.cors.mark(h, x.r)
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,7 +47,11 @@ func ReadLiteLLM(name string, text []byte) (entries []Entry, problems, notes con
 	r.dec = json.NewDecoder(bytes.NewReader(text))
 	r.dec.UseNumber()
 	if err := r.read(); err != nil {
-		r.problemAt(r.at(err), "", "is no JSON: "+strings.TrimPrefix(err.Error(), "json: "), "LiteLLM's list is a JSON object with an entry for each model")
+		what := "is no JSON: " + strings.TrimPrefix(err.Error(), "json: ")
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			what = "ends in the middle"
+		}
+		r.problemAt(r.at(err), "", what, "LiteLLM's list is a JSON object with an entry for each model")
 	}
 	for _, field := range slices.Sorted(mapKeys(r.unknown)) {
 		if len(r.notes) < maxListed {
@@ -507,15 +510,4 @@ func (l *list) entry(e *Entry, from time.Time) {
 	p := *e.price
 	p.From = from
 	l.put(&row{place: place{'l', e.List}, model: e.Model, region: e.Region, price: &p})
-}
-
-// perMillion is a rate as USD per million, for people.
-func perMillion(rate int64) string {
-	if rate == unset {
-		return "-"
-	}
-	if rate > math.MaxInt64/1_000_000 {
-		return "too much"
-	}
-	return config.USD(rate * 1_000_000).String()
 }

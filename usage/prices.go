@@ -278,3 +278,11 @@ func undated(model string) string {
 	}
 	return ""
 }
+
+// Len is the number of prices.
+func (p *Prices) Len() int {
+	if p == nil {
+		return 0
+	}
+	return p.rows
+}

@@ -67,6 +67,14 @@ type Routing struct {
 	Bound    string    `json:"bound,omitempty"`    // the key that allowed no further attempt, although somebody was left to ask
 	Skipped  []Skipped `json:"skipped,omitempty"`  // targets that could not serve the request, or were out
 	Dropped  []string  `json:"dropped,omitempty"`  // parameters that the target has no word for
+	Limiting
+}
+
+// Limiting is what limits had to say.
+type Limiting struct {
+	Limit  string   `json:"limit,omitempty"`       // that refused the request: its node, amount, unit and window
+	Warned []string `json:"limitWarned,omitempty"` // limits of which more than their soft threshold is in use
+	Shadow []string `json:"limitShadow,omitempty"` // limits in shadow mode that would have refused the request
 }
 
 // Attempt is one attempt at a target.

@@ -25,6 +25,7 @@ import (
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 	"github.com/penstock/penstock/usage/ledger"
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +47,7 @@ type gateway struct {
 	pickers *extproc.Listeners // where other gateways ask
 
 	instruments
+	spending
 	reloads reloads
 
 	cfg     atomic.Pointer[config.Config]
@@ -163,8 +165,9 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	build.Set(1)
 	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
+	g.limiter = quota.NewLimiter(quota.Options{Log: log, Metrics: quota.NewInstruments(reg)})
 	g.proxy = proxy.New(proxy.Options{
-		Log: log, Metrics: proxy.NewInstruments(reg),
+		Log: log, Metrics: proxy.NewInstruments(reg), Limits: g.limiter,
 		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r); g.ledger.Load().Append(r) },
 	})
 	return g
@@ -329,7 +332,18 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	undo = append(undo, asked.Abort)
 	commits = append(commits, asked.Commit)
 
-	if err := g.buildSinks(cfg, &commits, &undo); err != nil {
+	old := g.cfg.Load()
+	if old == nil || old.Records != cfg.Records {
+		if err := g.openRecords(cfg, &undo, &commits); err != nil {
+			return err
+		}
+	}
+	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+		if err := g.openQuota(cfg, &undo, &commits); err != nil {
+			return err
+		}
+	}
+	if err := g.openLedger(cfg, &undo, &commits); err != nil {
 		return err
 	}
 	adminServer, opsServer := g.admin, g.ops
@@ -388,28 +402,6 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 			p.closePicker()
 		}
 	}
-	return nil
-}
-
-// buildSinks makes ready where records go.
-func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error {
-	if old := g.cfg.Load(); old == nil || old.Records != cfg.Records {
-		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
-		if err != nil {
-			return fmt.Errorf("records: %w", err)
-		}
-		*undo = append(*undo, func() { closeRecords(l) })
-		*commits = append(*commits, func() {
-			if before := g.records.Swap(l); before != nil {
-				go closeRecords(before)
-			}
-		})
-	}
-	kept, forget, err := g.buildLedger(cfg)
-	if err != nil {
-		return err
-	}
-	*undo, *commits = append(*undo, forget), append(*commits, kept)
 	return nil
 }
 
@@ -587,6 +579,7 @@ func (g *gateway) close(ctx context.Context) int {
 		p.pool.Close()
 		p.closePicker()
 	}
+	g.limiter.Close()
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
 	}
@@ -596,6 +589,21 @@ func (g *gateway) close(ctx context.Context) int {
 	adminServer.close()
 	ops.close()
 	return cut
+}
+
+// openRecords prepares another sink.
+func (g *gateway) openRecords(cfg *config.Config, undo, commits *[]func()) error {
+	l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
+	if err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	*undo = append(*undo, func() { closeRecords(l) })
+	*commits = append(*commits, func() {
+		if before := g.records.Swap(l); before != nil {
+			go closeRecords(before)
+		}
+	})
+	return nil
 }
 
 // closeRecords gives the sink a bounded time to take what is queued.
