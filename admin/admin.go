@@ -5,14 +5,15 @@
 // readiness, metrics, the configuration in force, pools and members, recent
 // picks and their explanation, profiles of the process.
 //
-// It changes nothing and owns nothing: what it shows comes through the
-// functions of [Options], so it leaves state to those who have it and the
-// listening to cmd. Start reading at [Handler]; the JSON documents are the
-// types of status.go.
+// It owns nothing: what it shows and what it edits (tenants and keys, by the REST
+// API of routes.go) come through the functions of [Options], so it leaves state
+// to those who have it and the listening to cmd. Start reading at [Handler]; the
+// JSON documents are the types of status.go, those of the API are of package auth.
 //
-// Always true: every request but POST /explain is a read; answers never hold a
-// secret; a page of another origin can neither read nor reach a loopback
-// listener through a name of its own.
+// Always true: outside of /api every request but POST /explain is a read; no
+// answer holds a secret but the one to whoever makes it; every edit has an actor
+// and a line in the audit trail; a page of another origin can neither read nor
+// reach a loopback listener through a name of its own.
 package admin
 
 import (
@@ -20,10 +21,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 )
@@ -54,8 +57,21 @@ type Options struct {
 	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
 	Explain func(ctx context.Context, r DryRun) (*Decision, *llm.Error)
+	Version string
+	// Users are those of the configuration in force; none: whoever reaches the
+	// address has every right.
+	Users func() []config.AdminUser
+	// Tenancy is where tenants and keys are; nil: there is no API.
+	Tenancy func() Tenancy
+	// Prices and Usage answer /api/v1/prices and /api/v1/usage with what has a form
+	// in JSON, for the parameters that are listed; nil: 404.
+	Prices, Usage           Asked
+	PricesQuery, UsageQuery []string
 	Ledger
 }
+
+// Asked answers a question with the parameters of a query.
+type Asked func(ctx context.Context, query url.Values) (any, error)
 
 // DryRun is a request that is explained and not sent.
 type DryRun struct {
@@ -93,21 +109,24 @@ func Handler(o Options) http.Handler {
 		s.get("/picks/{id}", "how a request was routed, and its pick, by request id", s.pick)
 	}
 	if o.Explain != nil {
-		s.handle(http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME&as=TENANT/KEY", s.explain)
+		s.handleAs(Operator, http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME&as=TENANT/KEY", s.explain)
 	}
 	s.ledger()
-	s.get("/debug/pprof/", "profiles of the process", pprof.Index)
-	s.get("/debug/pprof/cmdline", "", pprof.Cmdline)
-	s.get("/debug/pprof/profile", "", pprof.Profile)
-	s.get("/debug/pprof/symbol", "", pprof.Symbol)
-	s.get("/debug/pprof/trace", "", pprof.Trace)
+	if o.Tenancy != nil {
+		s.api()
+	}
+	s.handleAs(Operator, http.MethodGet, "/debug/pprof/", "profiles of the process", pprof.Index)
+	s.handleAs(Operator, http.MethodGet, "/debug/pprof/cmdline", "", pprof.Cmdline)
+	s.handleAs(Operator, http.MethodGet, "/debug/pprof/profile", "", pprof.Profile)
+	s.handleAs(Operator, http.MethodGet, "/debug/pprof/symbol", "", pprof.Symbol)
+	s.handleAs(Operator, http.MethodGet, "/debug/pprof/trace", "", pprof.Trace)
 	return s.handler()
 }
 
 // Ops serves health and metrics only, for probes and Prometheus. It is meant
 // for an address that others reach, so it does not look at the Host header.
 func Ops(o Options) http.Handler {
-	o.Address = ""
+	o.Address, o.Users = "", nil
 	s := newServer(o)
 	s.health()
 	s.hint = "health and metrics only: /healthz, /readyz, /metrics"
@@ -138,7 +157,7 @@ func newServer(o Options) *server {
 
 // health registers what both listeners serve.
 func (s *server) health() {
-	s.get("/healthz", "200 while the process runs", s.healthz)
+	s.handleAs(Nobody, http.MethodGet, "/healthz", "200 while the process runs", s.healthz)
 	if s.Ready != nil {
 		s.get("/readyz", "200 when the gateway can serve; ?verbose for the detail, JSON", s.readyz)
 	}
@@ -153,11 +172,12 @@ func (s *server) health() {
 }
 
 func (s *server) get(pattern, about string, h http.HandlerFunc) {
-	s.handle(http.MethodGet, pattern, about, h)
+	s.handleAs(Viewer, http.MethodGet, pattern, about, h)
 }
 
-// handle registers h for one method; GET serves HEAD too.
-func (s *server) handle(method, pattern, about string, h http.HandlerFunc) {
+// handleAs registers h for one method and those who have the role; GET serves
+// HEAD too.
+func (s *server) handleAs(need Role, method, pattern, about string, h http.HandlerFunc) {
 	s.paths = append(s.paths, path{method, pattern, about})
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
@@ -165,7 +185,9 @@ func (s *server) handle(method, pattern, about string, h http.HandlerFunc) {
 			writeError(w, http.StatusMethodNotAllowed, r.Method+" is not served here", "use "+method)
 			return
 		}
-		h(w, r)
+		if _, in := s.admit(w, r, need); in {
+			h(w, r)
+		}
 	})
 }
 

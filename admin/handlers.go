@@ -86,6 +86,9 @@ func (s *server) readyz(w http.ResponseWriter, r *http.Request) {
 		if c := ready.Controller; c != nil && !c.Connected {
 			text += "the controller is out of reach since " + c.Since.UTC().Format(time.RFC3339) + "\n"
 		}
+		if k := ready.Keys; k != nil && !k.Reachable {
+			text += "the store of keys is out of reach since " + k.Since.UTC().Format(time.RFC3339) + "\n"
+		}
 		writeText(w, status, text+refusedText(&ready))
 	default:
 		writeText(w, status, "not ready: "+ready.Reason+"\n"+refusedText(&ready))

@@ -31,6 +31,18 @@ type Readiness struct {
 	// Controller is where the configuration comes from, of a gateway that has a
 	// controller.
 	Controller *ControllerStatus `json:"controller,omitempty"`
+	// Keys is the store of tenants and keys, where there is one.
+	Keys *KeysStatus `json:"keys,omitempty"`
+}
+
+// KeysStatus tells how the store of keys stands. A gateway that cannot ask it is
+// ready: it goes by what it knows, as long as keys.maxStale says.
+type KeysStatus struct {
+	Store     string     `json:"store"`
+	Reachable bool       `json:"reachable"`
+	Since     *time.Time `json:"since,omitempty"` // when it answered last
+	Error     string     `json:"error,omitempty"`
+	Keys      int        `json:"keys"`
 }
 
 // ControllerStatus tells how a gateway and its controller stand. A gateway out

@@ -2,19 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package auth says who is asking: a key, in whatever header a client's library
-// sends it, becomes an [Identity].
+// sends it, becomes an [Identity] with all that holds for it on the way from the
+// organisation down to the key.
 //
-// It leaves to others what an identity may spend (quota) and which model a
-// request reaches (proxy). Start reading at [Directory.Identify].
+// Keys are those of the configuration ([New]) and those of a store, which
+// [Registry] keeps in memory. The package leaves to others what an identity may
+// spend (quota), which model a request reaches (proxy) and where keys are kept
+// (keystore). Start reading at [Directory.Identify].
 //
 // Always: a key is known by its digest only; the answer to a wrong key is the
-// same as to none; nothing is read from the request but its headers and query.
+// same as to none; nothing is read from the request but its headers, query and
+// address; what a level of the tree does not allow, none below it does.
 package auth
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/penstock/penstock/config"
@@ -23,12 +26,16 @@ import (
 
 // Identity is who asks. The zero value is anybody. Immutable.
 type Identity struct {
-	Tenant  string
+	Tenant  string // path
 	Tier    string
 	Key     string   // its name
+	ID      string   // of a stored key; "": the key is a configuration's
 	Regions []string // the only ones in which its requests may be processed; nil: any
 	Nodes   []*Node  // outermost first, the key last; nil for anybody
-	models  []string // that it may ask for; nil: every one
+
+	bound      []*Node    // those of Nodes that list sources; nil: none
+	of         *Directory // that made it
+	generation uint64     // of the stored tenants when it was made
 }
 
 // Node is one level of the tree from the organisation to the key. Immutable, and
@@ -36,79 +43,71 @@ type Identity struct {
 type Node struct {
 	// Name is the path: "acme", "acme/search"; the key's ends with its name:
 	// "acme/search:ci".
-	Name   string
-	Limits []config.Limit
-	Users  *config.Users // nil: end users are not told apart at this level
+	Name     string
+	Limits   []config.Limit
+	Users    *config.Users // nil: end users are not told apart at this level
+	Metadata map[string]string
+
+	tier, kind   string
+	regions      []string
+	models, deny []string // patterns; nil: no rule
+	sources      []netip.Prefix
 }
 
-// Allows says whether the identity may ask for model.
+// Allows says whether the identity may ask for model: no level denies it, and
+// every level that lists models has it on its list.
 func (id *Identity) Allows(model string) bool {
-	if len(id.models) == 0 {
-		return true
+	for _, n := range id.Nodes {
+		if n.deny != nil && config.MatchesAny(n.deny, model) || n.models != nil && !config.MatchesAny(n.models, model) {
+			return false
+		}
 	}
-	for _, pattern := range id.models {
-		if config.MatchName(pattern, model) {
+	return true
+}
+
+// Denies says that some level denies the model.
+func (id *Identity) Denies(model string) bool {
+	for _, n := range id.Nodes {
+		if n.deny != nil && config.MatchesAny(n.deny, model) {
 			return true
 		}
 	}
 	return false
 }
 
-// Directory knows every key of one configuration. Immutable.
-type Directory struct {
-	keys map[[sha256.Size]byte]*Identity
-	list []*Identity // in the order of the configuration
-}
-
-// New compiles the tenants of a configuration that is valid.
-func New(tenants []config.Tenant) *Directory {
-	d := &Directory{keys: map[[sha256.Size]byte]*Identity{}}
-	for i := range tenants {
-		t := &tenants[i]
-		tenant := &Node{Name: t.Name, Limits: t.Limits, Users: t.Users}
-		for j := range t.Keys {
-			k := &t.Keys[j]
-			id := &Identity{Tenant: t.Name, Tier: t.Tier, Key: k.Name, Regions: t.Regions, models: k.Models}
-			id.Nodes = []*Node{tenant, {Name: t.Name + ":" + k.Name, Limits: k.Limits}}
-			if k.Tier != "" {
-				id.Tier = k.Tier
-			}
-			var digest [sha256.Size]byte
-			if n, err := hex.Decode(digest[:], []byte(strings.TrimPrefix(k.Hash, "sha256:"))); err == nil && n == len(digest) {
-				d.keys[digest], d.list = id, append(d.list, id)
-			}
+// Metadata is the text of that name at the level nearest to the key; "": there
+// is none.
+func (id *Identity) Metadata(name string) string {
+	for i := len(id.Nodes) - 1; i >= 0; i-- {
+		if text := id.Nodes[i].Metadata[name]; text != "" {
+			return text
 		}
 	}
-	return d
+	return ""
 }
 
-// As is the identity of a tenant's key by its name; without one, of the tenant
-// with its first key. nil: there is none.
-func (d *Directory) As(tenant, key string) *Identity {
-	for _, id := range d.list {
-		if id.Tenant == tenant && (key == "" || id.Key == key) {
-			return id
+// admits says that every level which lists sources lists client.
+func (id *Identity) admits(client netip.Addr) bool {
+	for _, n := range id.bound {
+		in := false
+		for _, block := range n.sources {
+			in = in || block.Contains(client)
+		}
+		if !in {
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
-// maxKey bounds what is hashed for a request.
-const maxKey = 4 << 10
-
-// Identify finds who sent r, by the first key that it carries. Digests of keys
-// are looked up, so that the time it takes tells nothing of the keys that exist.
-func (d *Directory) Identify(r *http.Request) (*Identity, *llm.Error) {
-	key := Credential(r)
-	if key == "" {
-		return nil, unauthorized("this address asks for a key: send it as Authorization: Bearer KEY, x-api-key, api-key or x-goog-api-key")
+// client is the address that r came from. A header can say anything and is not
+// believed.
+func client(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
 	}
-	if len(key) <= maxKey {
-		if id := d.keys[sha256.Sum256([]byte(key))]; id != nil {
-			return id, nil
-		}
-	}
-	return nil, unauthorized("the key is not known here")
+	return at.Addr().Unmap().WithZone("")
 }
 
 // Credential is the key that r carries, in one of the places in which the

@@ -38,6 +38,7 @@ type Config struct {
 	Providers       []Provider       `yaml:"providers"` // managed model APIs
 	Models          []Model          `yaml:"models"`
 	Tenants         []Tenant         `yaml:"tenants"` // who may ask, by key
+	Keys            Keys             `yaml:"keys"`    // the store of keys that the admin API makes
 	Quota           Quota            `yaml:"quota"`   // where the use of their limits is kept
 	Routes          []Route          `yaml:"routes"`  // none: every listener serves every model at the root path
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
@@ -87,11 +88,22 @@ type ServerTLS struct {
 	AcceptInvalid bool `yaml:"acceptInvalid"`
 }
 
-// Admin is the full administration interface: loopback only in this version.
+// Admin is the full administration interface. On loopback it needs nothing; an
+// address that others reach needs users or certificates of clients.
 type Admin struct {
 	Address string `yaml:"address" default:"127.0.0.1:9901"` // default 127.0.0.1:9901; "off" for none
-	// AllowRemote must be said for an address that is not loopback.
-	AllowRemote bool `yaml:"allowRemote"`
+	// AllowRemote must be said for an address that is not loopback and has no
+	// certificate: tokens pass in clear then.
+	AllowRemote bool        `yaml:"allowRemote"`
+	TLS         *ServerTLS  `yaml:"tls"` // with clientCA: whoever has a certificate of it has every right
+	Users       []AdminUser `yaml:"users"`
+}
+
+// AdminUser may use the administration interface with a bearer token.
+type AdminUser struct {
+	Name string `yaml:"name"`
+	Role string `yaml:"role" enum:"viewer|operator|admin"`
+	Hash string `yaml:"hash" private:"true"` // sha256:HEX, the digest of the token
 }
 
 // Ops serves health and metrics only, for probes and Prometheus. Empty: none.

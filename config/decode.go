@@ -37,6 +37,7 @@ type scope struct {
 	path    string
 	inherit bool
 	file    string // the file tag
+	private bool   // the private tag: no message shows the value
 }
 
 // maxProblems bounds what one load reports, and the work for it.
@@ -111,6 +112,10 @@ const maxKeysNamed = 8
 
 func (d *decoder) object(n *node, v reflect.Value, c scope) {
 	names := keysOf(v.Type())
+	if c.private && n.kind < mappingKind {
+		d.failNode(n, c.path, "must be a mapping", "write {hash: …}; "+digestHint)
+		return
+	}
 	if n.kind != mappingKind {
 		hint := "write key: value pairs"
 		switch {
@@ -127,7 +132,7 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 	for i, e := range n.entries {
 		path := joinKey(c.path, e.key)
 		if first, ok := firstOf(n.entries[:i], e.key); ok {
-			d.fail(e.line, e.col, path, fmt.Sprintf("is given twice; first in line %d", first.line), "keep one of them")
+			d.fail(e.line, e.col, path, fmt.Sprintf("is given twice%s", firstAt(first)), "keep one of them")
 			continue
 		}
 		f, ok := fieldOf(v.Type(), e.key)
@@ -148,6 +153,7 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 			path:    path,
 			inherit: c.inherit || f.Tag.Get("unset") == "inherit",
 			file:    f.Tag.Get("file"),
+			private: c.private || f.Tag.Get("private") != "",
 		})
 	}
 }
@@ -162,6 +168,10 @@ func firstOf(entries []entry, key string) (entry, bool) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, c scope) {
+	if n.kind != sequenceKind && c.private {
+		d.failNode(n, c.path, "must be a list", "write [{hash: …}]; "+digestHint)
+		return
+	}
 	if n.kind != sequenceKind {
 		d.failNode(n, c.path, "must be a list, not "+describe(n), "write [a, b] or one - per line")
 		return
@@ -173,7 +183,7 @@ func (d *decoder) list(n *node, v reflect.Value, c scope) {
 		if elem.Kind() == reflect.Struct && !c.inherit {
 			setDefaults(elem)
 		}
-		d.decode(item, elem, scope{path: joinIndex(c.path, i), inherit: c.inherit})
+		d.decode(item, elem, scope{path: joinIndex(c.path, i), inherit: c.inherit, private: c.private})
 	}
 }
 
@@ -193,7 +203,7 @@ func (d *decoder) table(n *node, v reflect.Value, c scope) {
 	for i, e := range n.entries {
 		path := joinKey(c.path, e.key)
 		if first, ok := firstOf(n.entries[:i], e.key); ok {
-			d.fail(e.line, e.col, path, fmt.Sprintf("is given twice; first in line %d", first.line), "keep one of them")
+			d.fail(e.line, e.col, path, fmt.Sprintf("is given twice%s", firstAt(first)), "keep one of them")
 			continue
 		}
 		elem := reflect.New(v.Type().Elem()).Elem()
@@ -213,7 +223,7 @@ func (d *decoder) tree(n *node, path string) any {
 		for i, e := range n.entries {
 			p := joinKey(path, e.key)
 			if first, ok := firstOf(n.entries[:i], e.key); ok {
-				d.fail(e.line, e.col, p, fmt.Sprintf("is given twice; first in line %d", first.line), "keep one of them")
+				d.fail(e.line, e.col, p, fmt.Sprintf("is given twice%s", firstAt(first)), "keep one of them")
 				continue
 			}
 			m[e.key] = d.tree(e.value, p)
@@ -298,6 +308,10 @@ func (d *decoder) text(n *node, path string) (string, bool) {
 func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 	if n.kind >= mappingKind {
 		d.failNode(n, c.path, fmt.Sprintf("must be %s, not %s", wanted(v.Type()), describe(n)), "")
+		return
+	}
+	if c.private && n.kind != textKind {
+		d.failNode(n, c.path, "is not a digest", digestHint)
 		return
 	}
 	text, ok := d.text(n, c.path)
@@ -428,4 +442,12 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 		}
 	}
 	return reflect.StructField{}, false
+}
+
+// firstAt says where a key was given first, where a document has lines.
+func firstAt(first entry) string {
+	if first.line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; first in line %d", first.line)
 }

@@ -102,21 +102,43 @@ type Retries struct {
 	Within    Duration `yaml:"within" default:"1m" min:"0s" max:"24h"`    // no further attempt at a provider after so long; default 1m
 }
 
-// Tenant is who asks, with its keys.
+// Tenant is who asks, with its keys: an organisation, a team or a project. What
+// a parent does not allow, those below it may not do either.
 type Tenant struct {
-	Name    string   `yaml:"name"`
-	Tier    string   `yaml:"tier"`
-	Regions []string `yaml:"regions"` // the only ones in which its requests may be processed; nil: any
-	Limits  []Limit  `yaml:"limits"`  // of all its keys together
-	Users   *Users   `yaml:"users"`   // nil: end users are not told apart
-	Keys    []Key    `yaml:"keys"`
+	Name     string            `yaml:"name"`
+	Kind     string            `yaml:"kind" enum:"organisation|team|project"` // empty: the one below the parent's
+	Parent   string            `yaml:"parent"`                                // path of the one above: acme, or acme/search; empty: none
+	Tier     string            `yaml:"tier"`                                  // empty: the parent's
+	Regions  []string          `yaml:"regions"`                               // the only ones in which its requests may be processed; nil: any
+	Models   []string          `yaml:"models"`                                // that may be asked for, names or patterns with one *; nil: every model
+	Deny     []string          `yaml:"deny"`                                  // that may not, whatever Models says
+	Sources  []string          `yaml:"sources"`                               // CIDR blocks or addresses of clients; nil: any
+	Metadata map[string]string `yaml:"metadata"`
+	Limits   []Limit           `yaml:"limits"` // of all its keys together
+	Users    *Users            `yaml:"users"`  // nil: end users are not told apart
+	Keys     []Key             `yaml:"keys"`
 }
 
 // Key lets a client in. The gateway knows its digest only.
 type Key struct {
 	Name   string   `yaml:"name"`
-	Hash   string   `yaml:"hash"`   // sha256:HEX, the digest of the whole key
-	Tier   string   `yaml:"tier"`   // empty: the tenant's
-	Models []string `yaml:"models"` // names or patterns with one *; nil: every model
-	Limits []Limit  `yaml:"limits"` // besides those of the tenant
+	Hash   string   `yaml:"hash" private:"true"` // sha256:HEX, the digest of the whole key
+	Tier   string   `yaml:"tier"`                // empty: the tenant's
+	Models []string `yaml:"models"`              // names or patterns with one *; nil: every model
+	// Secrets are further digests by which the key is known, for rotation.
+	Secrets   []KeySecret       `yaml:"secrets" private:"true"`
+	Limits    []Limit           `yaml:"limits"` // besides those of the tenant
+	Deny      []string          `yaml:"deny"`
+	Sources   []string          `yaml:"sources"`
+	NotBefore string            `yaml:"notBefore"` // time, RFC 3339, or a date; empty: from the start
+	Expires   string            `yaml:"expires"`   // likewise; empty: never
+	Disabled  bool              `yaml:"disabled"`
+	Metadata  map[string]string `yaml:"metadata"`
+}
+
+// KeySecret is one of several digests of a key.
+type KeySecret struct {
+	Hash      string `yaml:"hash" private:"true"`
+	NotBefore string `yaml:"notBefore"`
+	Expires   string `yaml:"expires"` // the end of its grace
 }

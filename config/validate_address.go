@@ -161,9 +161,26 @@ func (v *validator) loopback(claim func(path, address string)) {
 			v.fail("admin.address", what, hint+`, or "off"`)
 		} else {
 			claim("admin.address", a.Address)
-			if !isLoopback(a.Address) && !a.AllowRemote {
-				v.fail("admin.address", fmt.Sprintf("%q can be reached from other machines, and it has no authentication", a.Address), "use 127.0.0.1, or write allowRemote: true; ops.address serves health and metrics alone")
-			}
+			v.guarded(a)
+		}
+		if a.TLS != nil {
+			v.serverTLS("admin.tls", a.TLS)
+		}
+	}
+	seen, hashes := map[string]string{}, map[string]string{}
+	for i := range v.c.Admin.Users {
+		u, path := &v.c.Admin.Users[i], joinIndex("admin.users", i)
+		v.name(path, u.Name, seen)
+		if u.Role == "" {
+			v.fail(path+".role", "is missing", "use one of viewer, operator, admin")
+		}
+		switch {
+		case u.Hash == "":
+			v.fail(path+".hash", "is missing", "write sha256: and the digest of the token in hex: printf %s TOKEN | sha256sum")
+		case !hashForm.MatchString(u.Hash):
+			v.fail(path+".hash", "is not a digest", "write sha256: and 64 hexadecimal digits in lower case: printf %s TOKEN | sha256sum")
+		default:
+			v.unique(path+".hash", u.Hash, hashes)
 		}
 	}
 	if a := v.c.Ops.Address; a != "" {
@@ -172,6 +189,18 @@ func (v *validator) loopback(claim func(path, address string)) {
 		} else {
 			claim("ops.address", a)
 		}
+	}
+}
+
+// guarded holds an admin address that others reach to knowing who they are.
+func (v *validator) guarded(a Admin) {
+	switch {
+	case isLoopback(a.Address), a.TLS != nil && (a.TLS.ClientCA != "" || a.TLS.ClientCAPEM != ""):
+	case len(a.Users) == 0:
+		v.fail("admin.address", fmt.Sprintf("%q can be reached from other machines, and nothing says who may", a.Address),
+			"use 127.0.0.1, or list admin.users, or set admin.tls with clientCA; ops.address serves health and metrics alone")
+	case a.TLS == nil && !a.AllowRemote:
+		v.fail("admin.address", fmt.Sprintf("%q can be reached from other machines, and tokens would pass in clear", a.Address), "set admin.tls, or write allowRemote: true if something before it has a certificate")
 	}
 }
 

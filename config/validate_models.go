@@ -5,7 +5,6 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -201,40 +200,9 @@ func (v *validator) pattern(path, name string) {
 	v.modelName(path, name)
 }
 
-var hashForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-
-func (v *validator) tenants() {
-	seen, hashes := map[string]string{}, map[string]string{}
-	for i := range v.c.Tenants {
-		t, path := &v.c.Tenants[i], joinIndex("tenants", i)
-		v.name(path, t.Name, seen)
-		v.limitsOf(path+".limits", t.Limits)
-		if t.Users != nil {
-			v.users(path+".users", t.Users)
-		}
-		keys := map[string]string{}
-		for j := range t.Keys {
-			k, kp := &t.Keys[j], joinIndex(path+".keys", j)
-			v.name(kp, k.Name, keys)
-			switch {
-			case k.Hash == "":
-				v.fail(kp+".hash", "is missing", "write sha256: and the digest of the key in hex: printf %s KEY | sha256sum")
-			case !hashForm.MatchString(k.Hash):
-				v.fail(kp+".hash", "is not a digest", "write sha256: and 64 hexadecimal digits in lower case: printf %s KEY | sha256sum")
-			default:
-				v.unique(kp+".hash", k.Hash, hashes)
-			}
-			for m, p := range k.Models {
-				v.pattern(joinIndex(kp+".models", m), p)
-			}
-			v.limitsOf(kp+".limits", k.Limits)
-		}
-	}
-}
-
 // entry checks who is let in by a listener.
 func (v *validator) entry(path string, l *Listener) {
-	keys := slices.ContainsFunc(v.c.Tenants, func(t Tenant) bool { return len(t.Keys) > 0 }) || v.skip("tenants")
+	keys := slices.ContainsFunc(v.c.Tenants, func(t Tenant) bool { return len(t.Keys) > 0 }) || v.c.Keys.Store != KeysOff && v.c.Keys.Store != "" || v.skip("tenants")
 	switch {
 	case !l.Anonymous && !keys:
 		v.fail(path+".anonymous", "no keys are configured, so that anybody is let in here", "write anonymous: true if that is meant, or list tenants with keys")

@@ -42,7 +42,7 @@ func (b *builder) models() error {
 			if end == nil {
 				return fmt.Errorf("model %s: the alias leads nowhere", mc.Name)
 			}
-			t.models[mc.Name] = t.model(end.Name)
+			t.models[mc.Name], t.aliases[mc.Name] = t.model(end.Name), mc.Alias
 		}
 	}
 	for i := range cfg.Models { // once every model is there

@@ -59,7 +59,7 @@ type fallback struct {
 func (x *exchange) resolve(asked string) *llm.Error {
 	x.record.ModelAsked = asked
 	m := x.table.model(asked)
-	if m == nil || !x.route.allows(asked) || !x.identity.Allows(asked) {
+	if m == nil || !x.route.allows(asked) || !x.mayAsk(asked) {
 		return llm.ModelNotFound(asked)
 	}
 	x.model, x.service = m, &m.service
@@ -83,6 +83,20 @@ func (x *exchange) resolve(asked string) *llm.Error {
 		return x.nobody()
 	}
 	return nil
+}
+
+// mayAsk says that the key may ask for a model by this name: that it is allowed,
+// and that nothing it stands for is denied.
+func (x *exchange) mayAsk(name string) bool {
+	if !x.identity.Allows(name) {
+		return false
+	}
+	for next, is := x.table.aliases[name]; is; next, is = x.table.aliases[next] {
+		if x.identity.Denies(next) {
+			return false
+		}
+	}
+	return true
 }
 
 // eligible are the targets of m that can serve the request, best first. Those
@@ -441,7 +455,7 @@ func (x *exchange) behind(f *fallback) []*target {
 			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: f.model.name, Reason: "its condition does not hold: " + f.when.text})
 			return nil
 		}
-		if !x.identity.Allows(f.model.name) || !x.route.allows(f.model.name) {
+		if !x.mayAsk(f.model.name) || !x.route.allows(f.model.name) {
 			x.plan.skipped = append(x.plan.skipped, usage.Skipped{Target: f.model.name, Reason: "the key may not ask for that model"})
 			return nil
 		}

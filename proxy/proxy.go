@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
@@ -43,6 +44,8 @@ type Options struct {
 	Records func(*usage.Record)   // takes the record of each request, must not block; nil: none
 	Images  provider.FetchOptions // of images that a target wants inline
 	Limits  *quota.Limiter        // nil: one that counts in memory
+	Stored  func() *auth.Registry // keys of the store of the configuration that is being prepared, nil for none; nil: there never is one
+	Keys    *auth.Instruments     // nil: none
 }
 
 // Server is the data plane of one process.
@@ -53,6 +56,8 @@ type Server struct {
 	images     *provider.Fetcher
 	limits     limits
 	tokenizers tokenizers
+	stored     func() *auth.Registry
+	guard      *auth.Guard
 
 	table    atomic.Pointer[table]
 	open     atomic.Int64 // exchanges under way
@@ -100,13 +105,25 @@ func New(o Options) *Server {
 	if o.Limits == nil {
 		o.Limits = quota.NewLimiter(quota.Options{})
 	}
+	if o.Stored == nil {
+		o.Stored = func() *auth.Registry { return nil }
+	}
 	s := &Server{
+		stored: o.Stored, guard: auth.NewGuard(1, o.Log, o.Keys), // Commit sets the number
 		log: o.Log, metrics: o.Metrics, records: o.Records, images: provider.NewFetcher(o.Images),
 		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
 	s.limits.limiter = o.Limits
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
 	return s
+}
+
+// Keys is the directory in force; nil before the first configuration.
+func (s *Server) Keys() *auth.Directory {
+	if t := s.table.Load(); t != nil {
+		return t.keys
+	}
+	return nil
 }
 
 // Change is a configuration that was built whole and not swapped in yet.
@@ -170,6 +187,7 @@ func (c *Change) Commit() {
 		}
 		return true
 	})
+	s.guard.SetFailures(max(1, c.table.cfg.Keys.Failures))
 	if old := s.table.Swap(c.table); old != nil {
 		s.limits.forget()
 		s.metrics.forget(old.cfg, c.table.cfg)

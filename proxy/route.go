@@ -31,6 +31,7 @@ type table struct {
 	sites      map[string]*site // by listener name
 	keys       *auth.Directory
 	models     map[string]*model // by every name that resolves, aliases too
+	aliases    map[string]string // what each alias stands for, perhaps another one
 	patterns   []*model          // whose names hold a *, the most specific first
 	labels     map[string]bool   // of every target
 	paths      map[string]bool   // request paths that some pool allows besides OpenAI's
@@ -146,7 +147,7 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, pro
 	b := &builder{
 		server: s, cfg: cfg, pools: map[string]*config.Pool{}, backends: backends, providers: providers, ups: ups, compiler: c,
 		table: &table{
-			cfg: cfg, keys: auth.New(cfg.Tenants), sites: map[string]*site{}, models: map[string]*model{}, labels: map[string]bool{}, paths: map[string]bool{},
+			cfg: cfg, keys: auth.New(cfg.Tenants, s.stored()), aliases: map[string]string{}, sites: map[string]*site{}, models: map[string]*model{}, labels: map[string]bool{}, paths: map[string]bool{},
 			readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
 		},
 	}
@@ -332,7 +333,7 @@ func (t *table) model(name string) *model {
 // listModels answers /v1/models and /v1/models/{id} from the configuration:
 // names that the route and the key allow, and what an alias stands for.
 func (x *exchange) listModels() *llm.Error {
-	allowed := func(name string) bool { return x.route.allows(name) && x.identity.Allows(name) }
+	allowed := func(name string) bool { return x.route.allows(name) && x.mayAsk(name) }
 	one := func(name string) llm.Listed {
 		l := llm.Listed{ID: name}
 		if m := x.table.models[name]; m != nil && m.name != name {

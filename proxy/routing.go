@@ -24,7 +24,7 @@ import (
 // identify finds out who is asking. An anonymous listener knows a key that it
 // is shown, and lets in whoever shows none or another.
 func (x *exchange) identify() *llm.Error {
-	id, fail := x.table.keys.Identify(x.r)
+	id, fail := x.server.guard.Identify(x.table.keys, x.r, x.listener.anonymous.Load())
 	switch {
 	case fail == nil:
 		x.identity = id

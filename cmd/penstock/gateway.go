@@ -49,6 +49,7 @@ type gateway struct {
 	instruments
 	spending
 	reloads reloads
+	keyring *keyring
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
@@ -166,7 +167,9 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.limiter = quota.NewLimiter(quota.Options{Log: log, Metrics: quota.NewInstruments(reg)})
+	g.keyring = newKeyring(reg)
 	g.proxy = proxy.New(proxy.Options{
+		Stored: g.keyring.registry, Keys: g.keyring.failures,
 		Log: log, Metrics: proxy.NewInstruments(reg), Limits: g.limiter,
 		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r); g.ledger.Load().Append(r) },
 	})
@@ -318,6 +321,11 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	keys, err := g.buildKeys(cfg, &undo)
+	if err != nil {
+		return err
+	}
+	commits = append(commits, keys)
 	change, err := g.proxy.Prepare(cfg, backends, providers)
 	if err != nil {
 		return err
@@ -346,30 +354,9 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 	if err := g.openLedger(cfg, &undo, &commits); err != nil {
 		return err
 	}
-	adminServer, opsServer := g.admin, g.ops
-	sides := []struct {
-		what, address, before string
-		write                 time.Duration // of one answer
-		handler               func(address string) http.Handler
-		server                **sideServer
-	}{
-		{"admin", cfg.Admin.Address, addressOf(g.admin), 0, g.adminHandler, &adminServer},
-		{"ops", cfg.Ops.Address, addressOf(g.ops), opsWrite, g.opsHandler, &opsServer},
-	}
-	for _, side := range sides {
-		if side.address == side.before {
-			continue
-		}
-		s, err := listenSide(side.address, side.write, side.handler)
-		if err != nil {
-			return fmt.Errorf("%s: %w", side.what, err)
-		}
-		if s != nil {
-			undo = append(undo, s.close)
-		}
-		before := *side.server
-		*side.server = s
-		commits = append(commits, func() { s.start(); before.close() })
+	adminServer, opsServer, err := g.buildSides(cfg, &undo, &commits)
+	if err != nil {
+		return err
 	}
 
 	for _, commit := range commits {
@@ -403,6 +390,49 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 		}
 	}
 	return nil
+}
+
+// buildSides binds the admin and ops addresses of cfg, or keeps what is there.
+func (g *gateway) buildSides(cfg *config.Config, undo, commits *[]func()) (adminServer, opsServer *sideServer, err error) {
+	adminServer, opsServer = g.admin, g.ops
+	for _, side := range []struct {
+		what, address string
+		tls           *config.ServerTLS
+		write         time.Duration // of one answer
+		handler       func(address string) http.Handler
+		server        **sideServer
+	}{
+		{"admin", cfg.Admin.Address, cfg.Admin.TLS, 0, g.adminHandler, &adminServer},
+		{"ops", cfg.Ops.Address, nil, opsWrite, g.opsHandler, &opsServer},
+	} {
+		before := *side.server
+		if side.address == addressOf(before) && (before == nil || reflect.DeepEqual(side.tls, before.tls)) {
+			continue
+		}
+		if before != nil && side.address == before.address { // the socket is taken over, with another certificate
+			secure, err := before.secure(side.tls, g.log)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s.tls: %w", side.what, err)
+			}
+			*commits = append(*commits, secure)
+			continue
+		}
+		s, err := listenSide(side.address, side.write, side.handler)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", side.what, err)
+		}
+		secure, err := s.secure(side.tls, g.log)
+		if err != nil {
+			s.close()
+			return nil, nil, fmt.Errorf("%s.tls: %w", side.what, err)
+		}
+		if s != nil {
+			*undo = append(*undo, s.close)
+		}
+		*side.server = s
+		*commits = append(*commits, secure, func() { s.start(); before.close() })
+	}
+	return adminServer, opsServer, nil
 }
 
 // buildProviders are the providers of cfg: those that are configured as before
@@ -588,6 +618,7 @@ func (g *gateway) close(ctx context.Context) int {
 	}
 	adminServer.close()
 	ops.close()
+	g.keyring.close()
 	return cut
 }
 

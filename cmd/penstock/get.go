@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock/penstock/admin"
+	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 )
 
@@ -32,7 +33,9 @@ import (
 type adminClient struct {
 	address string // as given
 	base    *url.URL
+	token   string // "": none
 	http    *http.Client
+	etag    string // of the last answer
 }
 
 func adminFlag(c *cobra.Command, address *string) {
@@ -48,7 +51,28 @@ func adminOf(c *cobra.Command, address string) (*adminClient, error) {
 	return newAdminClient(address)
 }
 
+// adminToken is the token for the admin interface: of the environment, or of the
+// file that it names.
+func adminToken() (string, error) {
+	if token := os.Getenv("PENSTOCK_ADMIN_TOKEN"); token != "" {
+		return token, nil
+	}
+	name := os.Getenv("PENSTOCK_ADMIN_TOKEN_FILE")
+	if name == "" {
+		return "", nil
+	}
+	s, err := config.ReadSecret(name)
+	if err != nil {
+		return "", usageError("PENSTOCK_ADMIN_TOKEN_FILE: %v", err)
+	}
+	return s.Reveal(), nil
+}
+
 func newAdminClient(address string) (*adminClient, error) {
+	token, err := adminToken()
+	if err != nil {
+		return nil, err
+	}
 	text := address
 	if strings.HasPrefix(text, ":") {
 		text = "127.0.0.1" + text
@@ -63,6 +87,7 @@ func newAdminClient(address string) (*adminClient, error) {
 	return &adminClient{
 		address: address,
 		base:    base,
+		token:   token,
 		// No proxy: the admin interface is on this machine or forwarded to it.
 		http: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}, nil
@@ -80,6 +105,9 @@ func (a *adminClient) call(ctx context.Context, method, path string, query url.V
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
 	res, err := a.http.Do(req)
 	if err != nil {
 		return nil, &exitError{exitFailed, fmt.Errorf("no answer from %s: %w; is penstock running, and is this its admin address (--admin)?", a.address, cause(err))}
@@ -89,7 +117,8 @@ func (a *adminClient) call(ctx context.Context, method, path string, query url.V
 	if err != nil {
 		return nil, &exitError{exitFailed, fmt.Errorf("the answer from %s broke off: %w; try again", a.address, cause(err))}
 	}
-	if res.StatusCode != http.StatusOK {
+	a.etag = res.Header.Get("ETag")
+	if res.StatusCode < 200 || res.StatusCode > 299 {
 		var f admin.Failure
 		if json.Unmarshal(raw, &f) == nil && f.Error.Message != "" {
 			text := f.Error.Message
@@ -102,6 +131,9 @@ func (a *adminClient) call(ctx context.Context, method, path string, query url.V
 			return nil, &exitError{exitFailed, errors.New(text)}
 		}
 		return nil, &exitError{exitFailed, fmt.Errorf("%s answers %s to %s %s; is this its admin address (--admin)?", a.address, res.Status, method, path)}
+	}
+	if v == nil {
+		return raw, nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
 		return nil, &exitError{exitFailed, fmt.Errorf("the answer from %s is not penstock's: %w; is this its admin address (--admin)?", a.address, err)}

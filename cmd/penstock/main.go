@@ -48,7 +48,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.AddCommand(
 		newRunCommand(), newGatewayCommand(), newControllerCommand(), newEPPCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
-		newCheckCommand(), newConfigCommand(), newImportCommand(), newPricesCommand(), newGetCommand(), newExplainCommand(), newUsageCommand(), newExportCommand(), newVersionCommand(), newDocsCommand(),
+		newCheckCommand(), newConfigCommand(), newImportCommand(), newPricesCommand(), newGetCommand(), newKeysCommand(), newTenantsCommand(), newExplainCommand(), newUsageCommand(), newExportCommand(), newVersionCommand(), newDocsCommand(),
 	)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")

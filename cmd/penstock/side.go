@@ -4,9 +4,15 @@
 package main
 
 import (
+	"crypto/tls"
+	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
+
+	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 )
 
 // sideServer serves the admin or the ops interface. A nil sideServer is one
@@ -15,6 +21,10 @@ type sideServer struct {
 	address string // as configured
 	socket  net.Listener
 	http    *http.Server
+	tls     *config.ServerTLS // nil: plaintext
+	// current is what a handshake meets; nil: plaintext. It changes without the
+	// socket.
+	current atomic.Pointer[tls.Config]
 }
 
 // opsWrite is the time of one answer of the ops interface, which others reach.
@@ -39,9 +49,45 @@ func listenSide(address string, write time.Duration, handler func(address string
 	}}, nil
 }
 
+// secure reads a certificate, or none; from commit on connections meet it.
+func (s *sideServer) secure(c *config.ServerTLS, log *slog.Logger) (commit func(), err error) {
+	if s == nil {
+		return func() {}, nil
+	}
+	if c == nil {
+		return func() { s.tls = nil; s.current.Store(nil) }, nil
+	}
+	files := &certs.Server{
+		Cert: c.Cert, Key: c.Key, ClientCA: c.ClientCA, CertPEM: c.CertPEM, KeyPEM: c.KeyPEM.Reveal(), ClientCAPEM: c.ClientCAPEM,
+		AcceptInvalid: c.AcceptInvalid, Protocols: []string{"http/1.1"},
+		Complain: func(err error) {
+			log.Error("certificate not reloaded; the old one stays", "cert", c.Cert, "error", err)
+		},
+	}
+	conf, err := files.Config()
+	if err != nil {
+		return nil, err
+	}
+	return func() { s.tls = c; s.current.Store(conf) }, nil
+}
+
+// sideListener gives connections TLS, where there is a certificate at that time.
+type sideListener struct {
+	net.Listener
+	s *sideServer
+}
+
+func (l sideListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if conf := l.s.current.Load(); err == nil && conf != nil {
+		return tls.Server(c, conf), nil
+	}
+	return c, err
+}
+
 func (s *sideServer) start() {
 	if s != nil {
-		go s.http.Serve(s.socket)
+		go s.http.Serve(sideListener{s.socket, s})
 	}
 }
 

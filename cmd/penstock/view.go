@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/penstock/penstock/admin"
@@ -41,7 +40,11 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Find:    g.findPick,
 		Route:   g.routeOf,
 		Explain: g.explain,
-		Ledger:  admin.Ledger{Usage: g.usage, Export: g.exportRows, Outcome: g.setOutcome},
+		Ledger:  admin.Ledger{Export: g.exportRows, Outcome: g.setOutcome},
+		Usage:   g.usage, UsageQuery: []string{"by", "since", "until", "top", "order", "where", "cursor"},
+		Version: version,
+		Users:   func() []config.AdminUser { return g.inForce().Admin.Users },
+		Tenancy: g.tenancy,
 	}
 }
 
@@ -51,6 +54,7 @@ func (g *gateway) readiness() admin.Readiness {
 		Ready: cfg != nil, Draining: g.fading.Load() || g.proxy.Draining(), Version: version, StartedAt: g.started,
 		Config:     admin.ConfigStatus{File: g.file, Loads: int(g.reloads.count.Load()), LoadedAt: time.Unix(0, g.reloads.newest.Load())},
 		Controller: g.control.status(),
+		Keys:       g.keyring.status(),
 	}
 	if f := g.fault.Load(); f != nil {
 		r.Config.Error, r.Config.ErrorAt = f.Err, &f.At
@@ -201,13 +205,11 @@ func (g *gateway) findPick(id string) *epp.Explanation {
 // explain decides on a request without sending it. Listeners and routes are not
 // asked: it is the operator's question, not a client's.
 func (g *gateway) explain(ctx context.Context, r admin.DryRun) (*admin.Decision, *llm.Error) {
-	cfg := g.cfg.Load()
 	path := cmp.Or(r.Path, "/v1/chat/completions")
-	tenant, key, _ := strings.Cut(r.As, "/")
 	id := &auth.Identity{}
 	if r.As != "" {
-		if id = auth.New(cfg.Tenants).As(tenant, key); id == nil {
-			return nil, llm.InvalidRequest("as", fmt.Sprintf("there is no key %q; give TENANT or TENANT/KEY as in the configuration", r.As))
+		if id = g.proxy.Keys().As(r.As); id == nil {
+			return nil, llm.InvalidRequest("as", fmt.Sprintf("there is no key %q; give TENANT or TENANT/KEY as in the configuration, or the ID of a stored key", r.As))
 		}
 	}
 	in := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}, Header: r.Header, ProtoMajor: 1, ProtoMinor: 1}

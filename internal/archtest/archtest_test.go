@@ -21,8 +21,10 @@ sim                                   < bench
 internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
 config llm usage                      < usage/ledger
+auth config                           < auth/keystore
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
+auth                                  < admin
 auth quota cache guard usage provider < proxy
 config llm pool epp extproc           < proxy
 none                                  < api
