@@ -54,7 +54,7 @@ const page = 2000
 // exported are the columns of an export, as they are in the view ledger; the first
 // three are the place of a row.
 func exported() []string {
-	cols := []string{"at", "source", "seq", "what", "request", "tenant", "node", "key", "end_user", "asked", "alias", "served", "target",
+	cols := []string{"at", "source", "seq", "what", "request", "tenant", "org", "key", "end_user", "asked", "alias", "served", "target",
 		"region", "account", "status", "error", "fallback", "attempt", "counted"}
 	cols = append(cols, countNames[:]...)
 	return append(cols, "cost", "prices", "avoided", "task", "outcome", "ttft", "total")

@@ -36,13 +36,13 @@ const (
 
 // Dimensions are what sums may be taken by, in the order in which they are told.
 func Dimensions() []string {
-	return []string{"tenant", "node", "key", "user", "model", "alias", "served", "provider", "region", "account", "status", "error", "fallback", "counted", "task", "day", "hour"}
+	return []string{"tenant", "org", "key", "user", "model", "alias", "served", "provider", "region", "account", "status", "error", "fallback", "counted", "task", "day", "hour"}
 }
 
 // dimension is the expression of one.
 func dimension(name string) (string, bool) {
 	switch name {
-	case "tenant", "node", "key", "alias", "served", "region", "account", "error", "fallback", "counted", "status":
+	case "tenant", "org", "key", "alias", "served", "region", "account", "error", "fallback", "counted", "status":
 		return "n." + name, true
 	case "user":
 		return "n.end_user", true
