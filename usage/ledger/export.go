@@ -114,7 +114,7 @@ func (s *store) exportPage(ctx context.Context, e *Export, after *[3]int64, writ
 		}
 		st.text.WriteString(c)
 	}
-	st.where(&e.Query)
+	st.rows(&e.Query)
 	fmt.Fprintf(&st.text, " AND (r.at, r.source, r.seq) > (%s, %s, %s) ORDER BY r.at, r.source, r.seq LIMIT %d", st.arg(after[0]), st.arg(after[1]), st.arg(after[2]), page)
 	rows, err := s.db.QueryContext(ctx, st.text.String(), st.args...)
 	if err != nil {
