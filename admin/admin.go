@@ -60,18 +60,17 @@ type Options struct {
 	// Explain decides on a request whatever routes and paths allow, and changes
 	// nothing. An empty model is the body's own.
 	Explain func(ctx context.Context, r DryRun) (*Decision, *llm.Error)
-	Ledger
-
 	Version string
 	// Users are those of the configuration in force; none: whoever reaches the
 	// address has every right.
 	Users func() []config.AdminUser
 	// Tenancy is where tenants and keys are; nil: there is no API.
 	Tenancy func() Tenancy
-	// Prices answers /api/v1/prices with what has a form in JSON; nil: 404. The
-	// parameters that it and Usage know are listed.
-	Prices                  Asked
+	// Prices and Usage answer /api/v1/prices and /api/v1/usage with what has a form
+	// in JSON, for the parameters that are listed; nil: 404.
+	Prices, Usage           Asked
 	PricesQuery, UsageQuery []string
+	Ledger
 }
 
 // Asked answers a question with the parameters of a query.

@@ -16,10 +16,8 @@ import (
 // Ledger is where answers about usage come from. They are asked of a database,
 // and so may take as long as the request's context lasts.
 type Ledger struct {
-	// Usage answers a query; nil: there is no ledger. Its error may be a
-	// [*BadQuery].
-	Usage Asked
-	// Export writes rows; it has written nothing when it fails at once.
+	// Export writes rows; it has written nothing when it fails at once. Its
+	// error, and that of Options.Usage, may be a [*BadQuery].
 	Export func(ctx context.Context, query url.Values, w io.Writer) error
 	// Outcome notes how a task went.
 	Outcome func(ctx context.Context, task string, o TaskOutcome) error

@@ -70,7 +70,7 @@ func (l *limits) path(list []*quota.Node, x *exchange) []*quota.Node {
 	}
 	if users != nil {
 		if name := x.endUser(users.from); name != "" {
-			list, any = append(list, users.users.Node(name)), true
+			list, any, x.record.User = append(list, users.users.Node(name)), true, name
 		}
 	}
 	if !any {

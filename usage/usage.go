@@ -42,8 +42,10 @@ type Record struct {
 	Work
 }
 
-// Work is what a client says of the task that a request is part of.
+// Work is what a client says of whom a request is for, and of the task that it is
+// part of.
 type Work struct {
+	User    string `json:"user,omitempty"`        // the end user, where a tenant tells them apart
 	Task    string `json:"task,omitempty"`        // id
 	Outcome string `json:"taskOutcome,omitempty"` // of the task: success, failure
 }

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,7 @@ type demo struct {
 	servers  []*sim.Server
 	proxy    string // addresses
 	admin    string
+	dir      string // of the ledger, removed at the end
 }
 
 func newDemoCommand() *cobra.Command {
@@ -90,13 +92,18 @@ type demoResult struct {
 func (d *demo) run(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(d.progress, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	d.gateway = newGateway(log, "")
+	dir, err := os.MkdirTemp("", "penstock-demo-")
+	if err != nil {
+		return err
+	}
+	d.dir = dir
+	defer os.RemoveAll(dir)
 	defer func() {
 		end, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		d.gateway.close(end)
 		stopServers(d.servers)
 	}()
-	var err error
 	if d.proxy, err = freeAddress(8080); err != nil {
 		return err
 	}
@@ -145,6 +152,7 @@ func (d *demo) race(ctx context.Context, profile string) (*demoResult, error) {
 	text := fmt.Sprintf(`
 listeners: [{name: demo, address: %q, anonymous: true, debugHeaders: true}]
 admin: {address: %q}
+ledger: {path: %q, interval: 100ms}
 pools:
   - name: demo
     members: {static: [%s]}
@@ -153,7 +161,7 @@ pools:
 models:
   - name: demo
     targets: [{pool: demo, model: %s}]
-`, d.proxy, d.admin, strings.Join(members, ", "), profile, demoModel)
+`, d.proxy, d.admin, filepath.Join(d.dir, "ledger.db"), strings.Join(members, ", "), profile, demoModel)
 	cfg, err := config.Parse("demo.yaml", []byte(text))
 	if err == nil {
 		err = d.gateway.reload(cfg, nil)
@@ -274,6 +282,7 @@ The gateway listens on http://%[1]s, the admin interface on http://%[2]s. Try in
   %[3]s explain mine%[4]s
   %[3]s get members%[4]s
   %[3]s get picks%[4]s
+  %[3]s usage --by model,account%[4]s
   curl http://%[2]s/metrics
 
 Ctrl-C ends it.

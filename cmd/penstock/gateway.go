@@ -392,12 +392,7 @@ func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error 
 			return err
 		}
 	}
-	kept, forget, err := g.buildLedger(cfg)
-	if err != nil {
-		return err
-	}
-	*undo, *commits = append(*undo, forget), append(*commits, kept)
-	return nil
+	return g.openLedger(cfg, undo, commits)
 }
 
 // buildSides binds the admin and ops addresses of cfg, or keeps what is there.

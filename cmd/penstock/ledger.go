@@ -39,6 +39,15 @@ func (g *gateway) buildLedger(cfg *config.Config) (commit, abort func(), err err
 	}, func() { closeLedger(g, next) }, nil
 }
 
+func (g *gateway) openLedger(cfg *config.Config, undo, commits *[]func()) error {
+	commit, abort, err := g.buildLedger(cfg)
+	if err != nil {
+		return err
+	}
+	*undo, *commits = append(*undo, abort), append(*commits, commit)
+	return nil
+}
+
 // ledgerEnd is how long the end of a ledger may take; what is not in the database
 // then stays in its spool.
 const ledgerEnd = 5 * time.Second

@@ -41,12 +41,12 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Find:    g.findPick,
 		Route:   g.routeOf,
 		Explain: g.explain,
-		Ledger:  admin.Ledger{Usage: g.usage, Export: g.exportRows, Outcome: g.setOutcome},
+		Ledger:  admin.Ledger{Export: g.exportRows, Outcome: g.setOutcome},
+		Usage:   g.usage, UsageQuery: []string{"by", "since", "until", "top", "order", "where", "cursor"},
 		Version: version,
 		Users:   func() []config.AdminUser { return g.inForce().Admin.Users },
 		Tenancy: g.tenancy,
 		Prices:  g.listPrices, PricesQuery: []string{"model", "provider"},
-		UsageQuery: []string{"by", "since", "until", "top", "order", "where", "cursor"},
 	}
 }
 

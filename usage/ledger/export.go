@@ -54,7 +54,7 @@ const page = 2000
 // exported are the columns of an export, as they are in the view ledger; the first
 // three are the place of a row.
 func exported() []string {
-	cols := []string{"at", "source", "seq", "what", "request", "tenant", "node", "key", "end_user", "asked", "alias", "served", "target",
+	cols := []string{"at", "source", "seq", "what", "request", "tenant", "org", "key", "end_user", "asked", "alias", "served", "target",
 		"region", "account", "status", "error", "fallback", "attempt", "counted"}
 	cols = append(cols, countNames[:]...)
 	return append(cols, "cost", "prices", "avoided", "task", "outcome", "ttft", "total")
@@ -114,7 +114,7 @@ func (s *store) exportPage(ctx context.Context, e *Export, after *[3]int64, writ
 		}
 		st.text.WriteString(c)
 	}
-	st.where(&e.Query)
+	st.rows(&e.Query)
 	fmt.Fprintf(&st.text, " AND (r.at, r.source, r.seq) > (%s, %s, %s) ORDER BY r.at, r.source, r.seq LIMIT %d", st.arg(after[0]), st.arg(after[1]), st.arg(after[2]), page)
 	rows, err := s.db.QueryContext(ctx, st.text.String(), st.args...)
 	if err != nil {

@@ -37,7 +37,7 @@ func (l *Ledger) prune() {
 			l.log.Warn("the clock has jumped; nothing is deleted from the ledger this time", "now", now)
 			continue
 		}
-		_, err := l.pruneBefore(l.ending, now.Add(-keep))
+		_, err := l.PruneBefore(l.ending, now.Add(-keep))
 		if err != nil && l.ending.Err() == nil {
 			l.metrics.failed(stagePrune)
 		}
@@ -61,9 +61,9 @@ func (c *clock) look() (now time.Time, jumped bool) {
 	return now, off > jumpTime || off < -jumpTime
 }
 
-// pruneBefore deletes rows settled before t, the names that only they had, and
+// PruneBefore deletes rows settled before t, the names that only they had, and
 // sources that are over. It returns how many rows there were.
-func (l *Ledger) pruneBefore(ctx context.Context, t time.Time) (int64, error) {
+func (l *Ledger) PruneBefore(ctx context.Context, t time.Time) (int64, error) {
 	var total int64
 	for {
 		st := l.store.Load()

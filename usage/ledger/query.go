@@ -36,13 +36,13 @@ const (
 
 // Dimensions are what sums may be taken by, in the order in which they are told.
 func Dimensions() []string {
-	return []string{"tenant", "node", "key", "user", "model", "alias", "served", "provider", "region", "account", "status", "error", "fallback", "counted", "task", "day", "hour"}
+	return []string{"tenant", "org", "key", "user", "model", "alias", "served", "provider", "region", "account", "status", "error", "fallback", "counted", "task", "day", "hour"}
 }
 
 // dimension is the expression of one.
 func dimension(name string) (string, bool) {
 	switch name {
-	case "tenant", "node", "key", "alias", "served", "region", "account", "error", "fallback", "counted", "status":
+	case "tenant", "org", "key", "alias", "served", "region", "account", "error", "fallback", "counted", "status":
 		return "n." + name, true
 	case "user":
 		return "n.end_user", true
@@ -232,8 +232,19 @@ func (s *statement) arg(v any) string {
 	return "$" + strconv.Itoa(len(s.args))
 }
 
-// where writes the rows that q is about.
+// where writes the rows that the sums of q are of.
 func (s *statement) where(q *Query) {
+	s.rows(q)
+	if q.byTask() {
+		s.text.WriteString(" AND r.task IS NOT NULL")
+	}
+	if !q.outcomes() {
+		s.text.WriteString(" AND n.what <> 'outcome'")
+	}
+}
+
+// rows writes all rows of the time and the filters of q.
+func (s *statement) rows(q *Query) {
 	fmt.Fprintf(&s.text, " FROM ledger_rows r JOIN ledger_names n ON n.id = r.names WHERE r.at >= %s AND r.at < %s", s.arg(micro(q.Since)), s.arg(micro(q.Until)))
 	for _, f := range q.Where {
 		e, _ := dimension(f.Dimension)
@@ -242,9 +253,6 @@ func (s *statement) where(q *Query) {
 			e = "CAST(" + e + " AS TEXT)"
 		}
 		fmt.Fprintf(&s.text, " AND %s = %s", e, s.arg(f.Value))
-	}
-	if q.byTask() {
-		s.text.WriteString(" AND r.task IS NOT NULL")
 	}
 }
 

@@ -46,7 +46,7 @@ type Row struct {
 type Names struct {
 	What     string
 	Tenant   string
-	Node     string // path in the tree of tenants
+	Org      string // outermost tenant
 	Key      string // its name
 	User     string // the end user that the client named
 	Asked    string // model
@@ -115,7 +115,7 @@ func rowsOf(rows []Row, rec *usage.Record) []Row {
 		Names: Names{
 			What: OfRequest, Tenant: rec.Tenant, Key: rec.Key, Asked: rec.ModelAsked, Alias: rec.Alias, Served: rec.ModelUsed,
 			Target: rec.Provider, Account: rec.Served, Error: rec.ErrorClass, Fallback: rec.Fallback, Prices: rec.Prices,
-			Status: int64(rec.Status), Outcome: rec.Outcome,
+			Status: int64(rec.Status), Outcome: rec.Outcome, User: rec.User,
 		},
 		At:      rec.Time.Add(time.Duration(rec.Total * float64(time.Second))).UnixMicro(),
 		Request: rec.RequestID, Task: rec.Task, Attempt: int64(rec.Attempts),
@@ -124,6 +124,7 @@ func rowsOf(rows []Row, rec *usage.Record) []Row {
 	if r.Target == "" {
 		r.Target = rec.Pool
 	}
+	r.Org, _, _ = strings.Cut(r.Tenant, "/")
 	r.use(&rec.Counts, rec.Cost)
 	if rec.Avoided != nil {
 		r.Avoided = Amount(*rec.Avoided)
@@ -199,12 +200,12 @@ func (r *Row) clean() {
 
 // texts are the fields of Names in the order of the columns.
 func (n *Names) texts() [len(nameColumns)]*string {
-	return [...]*string{&n.What, &n.Tenant, &n.Node, &n.Key, &n.User, &n.Asked, &n.Alias, &n.Served, &n.Target,
+	return [...]*string{&n.What, &n.Tenant, &n.Org, &n.Key, &n.User, &n.Asked, &n.Alias, &n.Served, &n.Target,
 		&n.Region, &n.Account, &n.Error, &n.Fallback, &n.Counted, &n.Prices, &n.Outcome}
 }
 
 // nameColumns are the columns of the texts of Names; status follows them.
-var nameColumns = [...]string{"what", "tenant", "node", "key", "end_user", "asked", "alias", "served", "target",
+var nameColumns = [...]string{"what", "tenant", "org", "key", "end_user", "asked", "alias", "served", "target",
 	"region", "account", "error", "fallback", "counted", "prices", "outcome"}
 
 func cleanText(s string) string {

@@ -55,7 +55,9 @@ func (s *store) tasks(ctx context.Context, q *Query) (*Tasks, error) {
 CAST(coalesce(sum(micro), 0) AS BIGINT), CAST(coalesce(sum(pico), 0) AS BIGINT), CAST(coalesce(sum(unpriced), 0) AS BIGINT) FROM (
 SELECT ` + lastOutcome + ` AS went, coalesce(sum(r.cost / 1000000), 0) AS micro, coalesce(sum(r.cost % 1000000), 0) AS pico,
 sum(CASE WHEN r.cost IS NULL THEN 1 ELSE 0 END) AS unpriced`)
-	st.where(q)
+	all := *q
+	all.By, all.tasks = nil, true
+	st.where(&all)
 	st.text.WriteString(" GROUP BY n.tenant, r.task) AS t")
 	t := &Tasks{}
 	err := s.db.QueryRowContext(ctx, st.text.String(), st.args...).Scan(&t.Tasks, &t.Succeeded, &t.Failed, &t.Cost.Micro, &t.Cost.Pico, &t.Unpriced)
@@ -68,6 +70,20 @@ sum(CASE WHEN r.cost IS NULL THEN 1 ELSE 0 END) AS unpriced`)
 		t.PerSuccess = &each
 	}
 	return t, nil
+}
+
+// outcomes says that rows that only tell how a task went have a place in q: they
+// have a tenant and a task, and nothing else.
+func (q *Query) outcomes() bool {
+	if !q.byTask() {
+		return false
+	}
+	for _, name := range q.By {
+		if name != "tenant" && name != "org" && name != "task" {
+			return false
+		}
+	}
+	return true
 }
 
 // byTask says that q is about tasks, whose rows without one are left out.

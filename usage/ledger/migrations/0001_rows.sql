@@ -5,7 +5,7 @@ CREATE TABLE ledger_names (
   status BIGINT NOT NULL,
   what TEXT NOT NULL,
   tenant TEXT NOT NULL,
-  node TEXT NOT NULL,
+  org TEXT NOT NULL,
   key TEXT NOT NULL,
   end_user TEXT NOT NULL,
   asked TEXT NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE ledger_sources (
 
 -- What to look at by hand.
 CREATE VIEW ledger AS
-  SELECT r.at, n.what, n.tenant, n.node, n.key, n.end_user, n.asked, n.alias, n.served, n.target, n.region, n.account,
+  SELECT r.at, n.what, n.tenant, n.org, n.key, n.end_user, n.asked, n.alias, n.served, n.target, n.region, n.account,
     n.status, n.error, n.fallback, n.counted, n.outcome, n.prices, r.request, r.task, r.attempt,
     r.input, r.cached_read, r.cached_write_5m, r.cached_write_1h, r.output, r.reasoning,
     r.audio_in, r.image_in, r.audio_out, r.image_out, r.images, r.searches, r.units, r.millis,
