@@ -407,7 +407,7 @@ func meanings() map[string]string {
 		"Key.hash":                "`sha256:` and the digest of the key in hex.",
 		"Key.tier":                "Tier of requests with this key; unless set, the tenant's.",
 		"Key.limits":              "Limits of the key, besides those of the tenant.",
-		"Users.from":              "Where an end user is named, the first that is there: `user` and `safety_identifier` of the body, `header NAME`.",
+		"Users.from":              "Where an end user is named, the first that is there: `user` (or else `safety_identifier`) or `safety_identifier` of the body, `header NAME`.",
 		"Users.limits":            "Limits of each of them.",
 		"Users.max":               "End users told apart at a time; the rest share one more set of limits.",
 		"Limit.requests":          "Requests in the window. A limit has exactly one of the units.",

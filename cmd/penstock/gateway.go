@@ -335,7 +335,7 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 			return err
 		}
 	}
-	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+	if otherStore(old, cfg) {
 		if err := g.openQuota(cfg, &undo, &commits); err != nil {
 			return err
 		}
