@@ -439,7 +439,7 @@ func meanings() map[string]string {
 		"Keys.maxStale":           "How long keys are believed while the store cannot be asked, then they are refused (503); 0s: for ever.",
 		"Keys.failures":           "Wrong keys a minute from one address (a /64 of IPv6), above which they are answered late, and with 429.",
 		"Key.limits":              "Limits of the key, besides those of the tenant.",
-		"Users.from":              "Where an end user is named, the first that is there: `user` and `safety_identifier` of the body, `header NAME`.",
+		"Users.from":              "Where an end user is named, the first that is there: `user` (or else `safety_identifier`) or `safety_identifier` of the body, `header NAME`.",
 		"Users.limits":            "Limits of each of them.",
 		"Users.max":               "End users told apart at a time; the rest share one more set of limits.",
 		"Limit.requests":          "Requests in the window. A limit has exactly one of the units.",

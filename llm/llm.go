@@ -61,6 +61,7 @@ type Request struct {
 	N                int    // choices asked for; at least 1
 	MaxTokens        int    // output bound, the largest if several are given; 0: the client set none
 	User             string // user, or else safety_identifier
+	SafetyID         string // safety_identifier
 	CacheSalt        string
 	ServiceTier      string // asked for; "": the server's default
 	Tools            int    // number of tools

@@ -243,8 +243,8 @@ func (rd *reader) value(f field, name string) {
 	case f == fieldUser:
 		rd.req.User = rd.text(name)
 	case f == fieldSafetyIdentifier:
-		if id := rd.text(name); !rd.seen[fieldUser] || rd.absent[fieldUser] {
-			rd.req.User = id
+		if rd.req.SafetyID = rd.text(name); !rd.seen[fieldUser] || rd.absent[fieldUser] {
+			rd.req.User = rd.req.SafetyID
 		}
 	case f == fieldCacheSalt:
 		rd.req.CacheSalt = rd.text(name)

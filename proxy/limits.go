@@ -83,9 +83,12 @@ func (l *limits) path(list []*quota.Node, x *exchange) []*quota.Node {
 func (x *exchange) endUser(from []string) string {
 	for _, place := range from {
 		name := ""
-		if header, ok := strings.CutPrefix(place, "header "); ok {
+		switch header, ok := strings.CutPrefix(place, "header "); {
+		case ok:
 			name = x.r.Header.Get(header)
-		} else {
+		case place == "safety_identifier":
+			name = x.req.SafetyID
+		default:
 			name = x.req.User
 		}
 		if name != "" {

@@ -387,7 +387,7 @@ func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error 
 			return err
 		}
 	}
-	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+	if otherStore(old, cfg) {
 		if err := g.openQuota(cfg, undo, commits); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"sync/atomic"
 	"text/tabwriter"
@@ -26,6 +27,19 @@ type spending struct {
 	keyring *keyring
 	limiter *quota.Limiter
 	ledger  atomic.Pointer[ledger.Ledger] // nil: off
+}
+
+// otherStore says that cfg keeps the use of limits elsewhere than old, nil at
+// first, when it is in memory. What is counted in memory is not to be forgotten
+// for a change of something else.
+func otherStore(old, cfg *config.Config) bool {
+	was := config.Quota{Store: config.QuotaMemory}
+	if old != nil {
+		was = old.Quota
+	}
+	now := cfg.Quota
+	was.Output, now.Output = 0, 0
+	return (was.Store != config.QuotaMemory || now.Store != config.QuotaMemory) && !reflect.DeepEqual(was, now)
 }
 
 // openQuota prepares the store of limits that cfg asks for.
