@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,7 @@ type demo struct {
 	servers  []*sim.Server
 	proxy    string // addresses
 	admin    string
+	keys     string // file of the store of keys
 }
 
 func newDemoCommand() *cobra.Command {
@@ -89,6 +91,12 @@ type demoResult struct {
 
 func (d *demo) run(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(d.progress, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	dir, err := os.MkdirTemp("", "penstock-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	d.keys = filepath.Join(dir, "keys.db")
 	d.gateway = newGateway(log, "")
 	defer func() {
 		end, cancel := context.WithTimeout(context.Background(), 3*time.Second)
@@ -96,7 +104,6 @@ func (d *demo) run(ctx context.Context) error {
 		d.gateway.close(end)
 		stopServers(d.servers)
 	}()
-	var err error
 	if d.proxy, err = freeAddress(8080); err != nil {
 		return err
 	}
@@ -153,7 +160,9 @@ pools:
 models:
   - name: demo
     targets: [{pool: demo, model: %s}]
-`, d.proxy, d.admin, strings.Join(members, ", "), profile, demoModel)
+tenants: [{name: demo}]
+keys: {store: sqlite, path: %q, pepper: of the demo alone}
+`, d.proxy, d.admin, strings.Join(members, ", "), profile, demoModel, d.keys)
 	cfg, err := config.Parse("demo.yaml", []byte(text))
 	if err == nil {
 		err = d.gateway.reload(cfg, nil)
@@ -274,6 +283,7 @@ The gateway listens on http://%[1]s, the admin interface on http://%[2]s. Try in
   %[3]s explain mine%[4]s
   %[3]s get members%[4]s
   %[3]s get picks%[4]s
+  %[3]s keys create mine%[4]s
   curl http://%[2]s/metrics
 
 Ctrl-C ends it.
