@@ -48,8 +48,13 @@ test: test-go test-sdk ## run every test: Go with the race detector, end to end,
 envoy:
 	@e2e/envoy/install.sh >/dev/null || echo "*** Envoy could not be had: THE TESTS WITH IT DO NOT RUN ***" >&2
 
+# Likewise for a real Redis.
+.PHONY: redis
+redis:
+	@e2e/redis/install.sh >/dev/null || echo "*** redis-server could not be had: THE TESTS WITH IT DO NOT RUN ***" >&2
+
 .PHONY: test-go
-test-go: race-prerequisites envoy ## run the Go tests with the race detector
+test-go: race-prerequisites envoy redis ## run the Go tests with the race detector
 	go test -race -timeout $(TESTTIMEOUT) $(PKG)
 
 .PHONY: test-sdk

@@ -46,6 +46,9 @@ type Options struct {
 	Models func() []ModelStatus
 	// Targets are the targets of every model with their health; nil: no /targets.
 	Targets func() []TargetHealth
+	// Limits is a part of the limits, with what of them is in use: see LimitPage. It
+	// may ask a store.
+	Limits func(ctx context.Context, tenant, after string, n int) (LimitPage, error)
 
 	// Picks are the newest explanations of a pool ("": of all), at most n.
 	Picks func(pool string, n int) []*epp.Explanation
@@ -101,6 +104,9 @@ func Handler(o Options) http.Handler {
 	}
 	if o.Targets != nil {
 		s.get("/targets", "targets of models with their health; ?model=NAME", s.targets)
+	}
+	if o.Limits != nil {
+		s.get("/limits", "limits with what of them is in use; ?tenant=NAME&n=100&after=NODE", s.limits)
 	}
 	if o.Picks != nil {
 		s.get("/picks", "recent picks, newest first; ?pool=NAME&n=50", s.picks)

@@ -44,6 +44,7 @@ type Config struct {
 	HTTPRoutes      []HTTPRoute      `yaml:"httpRoutes"`
 	Timeouts        Timeouts         `yaml:"timeouts"`
 	Retries         Retries          `yaml:"retries"`
+	Prices          Prices           `yaml:"prices"`
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
 	Log             Log              `yaml:"log"`

@@ -336,7 +336,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		v.SetString(text)
 		return
 	}
-	if !plain && v.Type() != durationType && v.Type() != sizeType {
+	if !plain && v.Type() != durationType && v.Type() != sizeType && v.Type() != usdType {
 		hint := ""
 		if resolve(n.text) != textKind {
 			hint = "leave out the quotes"
@@ -367,6 +367,8 @@ func wanted(t reflect.Type) string {
 		return "a time span"
 	case t == sizeType:
 		return "a size"
+	case t == usdType:
+		return "an amount of USD"
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -389,6 +391,10 @@ func setScalar(v reflect.Value, text string) *Problem {
 		return p
 	case sizeType:
 		x, p := parseSize(text)
+		v.SetInt(int64(x))
+		return p
+	case usdType:
+		x, p := parseUSD(text)
 		v.SetInt(int64(x))
 		return p
 	}

@@ -30,7 +30,7 @@ type Options struct {
 	Advice *Problems
 	// Env looks up variables; nil: the environment of the process.
 	Env func(name string) (string, bool)
-	// ReadFile reads the picker files that the configuration names; nil: from
+	// ReadFile reads the picker and price files that the configuration names; nil: from
 	// disk, plain files of at most 4 MiB.
 	ReadFile func(path string) ([]byte, error)
 	// Unlistened takes a file that lists no listener of any kind, and then no
@@ -90,6 +90,7 @@ func ParseWith(name string, text []byte, o Options) (*Config, error) {
 	c.derive()
 	l.problems, l.faulty = d.problems, d.faulty
 	l.readPickers(c, o.ReadFile)
+	l.readPrices(c, o.ReadFile)
 	v := validator{c: c, skip: l.isFaulty, unlistened: o.Unlistened}
 	v.all()
 	l.place(v.problems)

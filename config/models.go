@@ -21,7 +21,10 @@ type Model struct {
 	// Affinity keeps a tenant's prompts that begin alike at one of several equal
 	// targets, whose caches then know them: "auto" (default, where no weight is
 	// set) or "none".
-	Affinity string   `yaml:"affinity" enum:"auto|none"`
+	Affinity string `yaml:"affinity" enum:"auto|none"`
+	// MaxCost leaves out targets at which a request may cost more, by the estimate
+	// of its prompt and the bound on its answer; nil: none.
+	MaxCost  *USD     `yaml:"maxCost"`
 	Timeouts Timeouts `yaml:"timeouts" unset:"inherit"` // unset fields: Config.Timeouts
 	Retries  Retries  `yaml:"retries" unset:"inherit"`  // unset fields: Config.Retries
 }

@@ -56,6 +56,9 @@ func (p *printer) fields(v reflect.Value, level int, inline bool) {
 		if v.Type() == reflect.TypeFor[Picker]() && f.Name == "Config" && v.FieldByName("File").String() != "" {
 			continue // the file holds it
 		}
+		if v.Type() == reflect.TypeFor[PriceFile]() && f.Name == "Text" && v.FieldByName("Path").String() != "" {
+			continue // likewise
+		}
 		if !inline {
 			p.indent(level)
 		}
@@ -178,6 +181,8 @@ func scalarText(v reflect.Value) string {
 	case Duration:
 		return x.String()
 	case Size:
+		return x.String()
+	case USD:
 		return x.String()
 	case Secret:
 		return quote(x.String())

@@ -37,7 +37,10 @@ type Provider struct {
 	APIVersion  string            `yaml:"apiVersion"` // azure: of the classic paths; empty: the v1 ones
 	Credentials []Credential      `yaml:"credentials"`
 	Headers     map[string]Secret `yaml:"headers"` // set on every request; never shown, since some servers are let in by one
-	AllowHTTP   bool              `yaml:"allowHTTP"`
+	// PriceList is the name of the provider in a price list of LiteLLM's; empty:
+	// guessed from Dialect, Quirks and host.
+	PriceList string `yaml:"priceList"`
+	AllowHTTP bool   `yaml:"allowHTTP"`
 	// AllowPrivate lets the name of the provider lead to addresses that are not
 	// public. Link-local and metadata addresses stay refused.
 	AllowPrivate bool     `yaml:"allowPrivate"`

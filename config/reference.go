@@ -79,6 +79,8 @@ func typeName(f reflect.StructField) string {
 		name = "duration"
 	case sizeType:
 		name = "size"
+	case usdType:
+		name = "USD"
 	case secretType:
 		name = "secret"
 	}
@@ -114,6 +116,50 @@ func meanings() map[string]string {
 		"Config.limits":          "What one client can make the gateway hold.",
 		"Config.records":         "Where the one record per request goes.",
 		"Config.log":             "The process log, on standard error.",
+
+		"Config.prices": "What tokens cost ([prices.md](prices.md)). The gateway has no price list of its own: what is not listed has no known price.",
+
+		"Prices.version": "Names the table in records; unless set, a digest of its content.",
+		"Prices.table":   "Prices by model. They come before those of files.",
+		"Prices.files":   "Lists of prices; the first that has a price counts. Read again when they change.",
+		"Prices.unknown": "What becomes of a request at a target whose price is not known: allow, or refuse, which leaves such targets out.",
+
+		"PriceFile.path":   "The file.",
+		"PriceFile.format": "penstock: a YAML list of entries like those of prices.table; litellm: LiteLLM's model_prices_and_context_window.json.",
+		"PriceFile.from":   "First day, UTC, on which the list counts.",
+		"PriceFile.text":   "The content, in place of a file.",
+
+		"Price.provider": "Name of a provider; this or pool.",
+		"Price.pool":     "Name of a pool; this or provider.",
+		"Price.model":    "Name at the provider or pool, or a pattern with one *; unless set, every model. An exact name wins over patterns, then the longest one.",
+		"Price.region":   "Region of the provider, or a pattern with one *; unless set, every region.",
+		"Price.from":     "First day, UTC, on which the price counts. Of several the latest that has come counts.",
+		"Price.rates":    "What is billed. A rate that is left out and has nothing that stands in is not known.",
+		"Price.above":    "Rates of requests whose whole prompt is longer; they are for all of the request. What they leave out is as for shorter ones.",
+		"Price.tiers":    "Rates of tiers of service. What they leave out is as without the tier.",
+		"Price.gpuHour":  "In place of rates: what an hour of one member's accelerators costs. A request is priced by the time that it took, which is an estimate.",
+		"Price.share":    "Share of a member that one request takes while it runs, 0 to 1; 1 unless set.",
+
+		"RatesAbove.tokens": "Longer prompts than this, counted with what was cached.",
+		"RatesAbove.rates":  "The rates of those.",
+		"RatesTier.name":    "As requests and answers have it in service_tier; batch for batches.",
+		"RatesTier.rates":   "The rates of the tier.",
+		"RatesTier.above":   "And of long prompts in it.",
+
+		"Rates.input":        "USD per million tokens of the prompt that no cache had.",
+		"Rates.cacheRead":    "USD per million tokens from a cache; else as input.",
+		"Rates.cacheWrite":   "USD per million tokens written to a cache; else as input.",
+		"Rates.cacheWrite1h": "Likewise for an hour; else as cacheWrite.",
+		"Rates.audioInput":   "USD per million tokens of sound in the prompt; else as input.",
+		"Rates.imageInput":   "USD per million tokens of images in the prompt; else as input.",
+		"Rates.output":       "USD per million tokens of the answer.",
+		"Rates.reasoning":    "USD per million tokens of reasoning; else as output.",
+		"Rates.audioOutput":  "USD per million tokens of sound in the answer; else as output.",
+		"Rates.imageOutput":  "USD per million tokens of images in the answer; else as output.",
+		"Rates.perRequest":   "USD per request, besides.",
+		"Rates.perImage":     "USD per image that was made.",
+		"Rates.perSearch":    "USD per search of the web by the provider, or per search unit of a rerank.",
+		"Rates.perSecond":    "USD per second of sound.",
 
 		"Listener.name":           "Name, in metrics and routes.",
 		"Listener.address":        "host:port; without host every interface; port 0 is any free one.",
@@ -327,6 +373,7 @@ func meanings() map[string]string {
 		"Model.degraded":          "Answer of last resort, made by the gateway; without it the error is told.",
 		"Model.affinity":          "auto (unless set): prompts of a tenant that begin alike stay at one of several targets of the same priority, where no weight is written; none: they do not.",
 		"Model.reportModel":       "Which name answers carry: asked (unless set) or served.",
+		"Model.maxCost":           "USD that one request may cost, by the estimate of its prompt and the bound on its answer; targets at which it may cost more, or whose price is not known, are left out.",
 		"Model.timeouts":          "Timeouts of this model.",
 		"Model.retries":           "Retries of this model.",
 		"Target.pool":             "Name of a pool.",
@@ -473,6 +520,7 @@ func meanings() map[string]string {
 		"Provider.apiVersion":   "For azure, the version of the classic paths (/openai/deployments/…); unless set, the paths below /openai/v1 are used.",
 		"Provider.credentials":  "Accounts, among which requests are shared; with none, none is sent.",
 		"Provider.headers":      "Header fields set on every request, shown nowhere; file:PATH reads a value from a file. Credentials of the API itself have no place here.",
+		"Provider.priceList":    "Name of the provider in a price list of LiteLLM's; unless set, guessed from dialect, quirks and host.",
 		"Provider.allowHTTP":    "Must be true for a plaintext baseURL that is not loopback.",
 		"Provider.allowPrivate": "Must be true for a baseURL that leads to a private address. Link-local and metadata addresses are always refused.",
 		"Provider.timeouts":     "As timeouts, for requests to this provider.",

@@ -42,6 +42,7 @@ func (v *validator) all() {
 	v.models()
 	v.tenants()
 	v.quota()
+	v.prices()
 	v.routes()
 	v.httpRoutes()
 	v.timeouts("timeouts", v.c.Timeouts)

@@ -27,7 +27,7 @@ import (
 // That defaults travel as absence lets both ends be of different versions: an
 // older reader meets a newer key only when it is used, and then refuses the
 // whole; a newer reader gives what an older writer does not know its default.
-// The file that a picker came from does not travel, its content does.
+// The file that a picker or prices came from does not travel, its content does.
 func (c *Config) Encode() []byte {
 	var e encoder
 	e.value(reflect.ValueOf(c).Elem(), false)
@@ -98,7 +98,7 @@ func (e *encoder) value(v reflect.Value, sparse bool) {
 	case reflect.String:
 		e.text(v.String()) // of a Secret too
 	default:
-		if t := v.Type(); t == durationType || t == sizeType {
+		if t := v.Type(); t == durationType || t == sizeType || t == usdType {
 			e.text(scalarText(v))
 			return
 		}
@@ -113,7 +113,7 @@ func (e *encoder) fields(v reflect.Value, sparse bool) {
 	for i := range v.NumField() {
 		f, x := v.Type().Field(i), v.Field(i)
 		key := f.Tag.Get("yaml")
-		if key == "" || v.Type() == reflect.TypeFor[Picker]() && f.Name == "File" {
+		if key == "" || v.Type() == reflect.TypeFor[Picker]() && f.Name == "File" || v.Type() == reflect.TypeFor[PriceFile]() && f.Name == "Path" {
 			continue
 		}
 		if sparse && x.IsZero() || !sparse && !p.says(f, x) {

@@ -33,7 +33,7 @@ func (f filler) fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if v.Type() == reflect.TypeFor[config.Picker]() && v.Type().Field(i).Name == "File" {
+			if name := v.Type().Field(i).Name; v.Type() == reflect.TypeFor[config.Picker]() && name == "File" || v.Type() == reflect.TypeFor[config.PriceFile]() && name == "Path" {
 				continue // its content travels, not its name
 			}
 			if tag := v.Type().Field(i).Tag.Get("file"); tag != "" && tag != "read" {

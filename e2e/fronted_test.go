@@ -112,7 +112,7 @@ type told struct {
 	Fallback   string `json:"fallback"`
 	Tokens     struct {
 		Input, Output int
-		Reported      bool
+		Source        string
 	} `json:"tokens"`
 }
 
@@ -179,7 +179,7 @@ func TestDirectAndFronted(t *testing.T) {
 			if shape != model {
 				want.Alias = shape
 			}
-			want.Tokens.Input, want.Tokens.Output, want.Tokens.Reported = 11, 3, true
+			want.Tokens.Input, want.Tokens.Output, want.Tokens.Source = 11, 3, "reported"
 			if got := s.record(t, res); got != want {
 				t.Errorf("%s, %s: the record says %+v, want %+v", c.name, model, got, want)
 			}
@@ -239,7 +239,7 @@ func TestFrontedFails(t *testing.T) {
 			t.Errorf("stream %v: x-penstock-fallback is %q", stream, got)
 		}
 		got := s.record(t, res)
-		if got.Pool != "pool" || got.Provider != "" || got.Fallback == "" || got.Tokens.Input != 11 || got.Tokens.Output != 3 || !got.Tokens.Reported {
+		if got.Pool != "pool" || got.Provider != "" || got.Fallback == "" || got.Tokens.Input != 11 || got.Tokens.Output != 3 || got.Tokens.Source != "reported" {
 			t.Errorf("stream %v: the record says %+v", stream, got)
 		}
 	}

@@ -186,16 +186,16 @@ func (e *exchange) settle(o Outcome) {
 	switch e.op {
 	case llm.OpChat, llm.OpCompletions, llm.OpResponses:
 		if o.Err == nil {
-			output := o.Usage.Output
+			output := o.Usage.Completion()
 			if output == 0 {
 				output = e.output
 			}
 			e.s.fleet.ended(output)
 		}
 	}
-	if o.Usage.Reported && e.t != nil {
-		e.s.metrics.cached(e.matched, o.Usage.Cached)
-		if e.t.trust.reported(e.matched, o.Usage.Cached) {
+	if o.Usage.Reported() && e.t != nil {
+		e.s.metrics.cached(e.matched, o.Usage.CacheRead)
+		if e.t.trust.reported(e.matched, o.Usage.CacheRead) {
 			e.s.log.Warn("member reports none of the cached tokens predicted; its prefix matches count for nothing until it does",
 				"pool", e.s.pool.Config().Name, "endpoint", e.t.address)
 		}

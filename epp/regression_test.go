@@ -270,7 +270,7 @@ func TestRegressionBrokenPredictions(t *testing.T) {
 		res := pick(t, s, request(t, body))
 		res.Observer.Attempt(p.Snapshot().Members[0])
 		res.Observer.Head(http.StatusOK, http.Header{})
-		res.Done(epp.Outcome{Usage: llm.Usage{Input: 640, Output: 5, Cached: cached, Reported: true}})
+		res.Done(epp.Outcome{Usage: llm.Usage{Input: 640 - cached, Output: 5, CacheRead: cached, Source: llm.Reported}})
 	}
 	matched := func() int { return s.Explain(request(t, body)).Candidates[0].MatchedTokens }
 	for range 300 {
@@ -302,7 +302,7 @@ func TestInstruments(t *testing.T) {
 	for range 3 {
 		res := pick(t, s, request(t, text(1, 2560)))
 		res.Observer.Attempt(p.Snapshot().Members[0])
-		res.Done(epp.Outcome{Usage: llm.Usage{Input: 640, Cached: 100, Reported: true}})
+		res.Done(epp.Outcome{Usage: llm.Usage{Input: 540, CacheRead: 100, Source: llm.Reported}})
 	}
 	p.SetMembers(nil)
 	pick(t, s, request(t)).Done(epp.Outcome{Err: errors.New("refused")})

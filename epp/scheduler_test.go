@@ -218,7 +218,7 @@ func TestSettles(t *testing.T) {
 					}
 				}
 				<-done
-				res.Done(epp.Outcome{Usage: llm.Usage{Input: 10, Output: r.IntN(50), Cached: r.IntN(10), Reported: true}})
+				res.Done(epp.Outcome{Usage: llm.Usage{Input: 10, Output: r.IntN(50), CacheRead: r.IntN(10), Source: llm.Reported}})
 				res.Done(epp.Outcome{})
 				res.Observer.Chunk([]byte("late"), 1)
 				res.Observer.Attempt(members[0])
@@ -523,7 +523,7 @@ func TestLearnsFromStreams(t *testing.T) {
 			res.Observer.Chunk(nil, 1)
 			clock.advance(factor * 15 * time.Millisecond)
 		}
-		res.Done(epp.Outcome{Usage: llm.Usage{Input: 1000, Output: 20, Reported: true}})
+		res.Done(epp.Outcome{Usage: llm.Usage{Input: 1000, Output: 20, Source: llm.Reported}})
 	}
 	learnt := s.Learnt()
 	for _, m := range learnt.Members {

@@ -59,7 +59,7 @@ func benchmarkClient(b *testing.B, address string, cpu func() int64, n int, mode
 		res.Observer.Head(200, answer)
 		res.Observer.Chunk([]byte("{}"), 3)
 		res.Observer.End(nil)
-		res.Done(epp.Outcome{Usage: llm.Usage{Input: 12, Output: 3, Reported: true}})
+		res.Done(epp.Outcome{Usage: llm.Usage{Input: 12, Output: 3, Source: llm.Reported}})
 	}
 	for range 200 {
 		if one(); b.Failed() {

@@ -218,7 +218,7 @@ func (x *exchange) sendBody(p []byte, last bool) error {
 // of one, with the usage, in the form of the API.
 func digest(u llm.Usage, sse bool) []byte {
 	text := fmt.Appendf(nil, `{"choices":[],"usage":{"completion_tokens":%d,"prompt_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},"total_tokens":%d}}`,
-		u.Output, u.Input, u.Cached, u.Input+u.Output)
+		u.Completion(), u.Prompt(), u.CacheRead, u.Prompt()+u.Completion())
 	if !sse {
 		return text
 	}

@@ -315,7 +315,7 @@ func TestWholeAnswer(t *testing.T) {
 	}
 	o := res.Observer.(epp.WholeObserver)
 	o.Attempt(c.Member(res.Endpoints[0]))
-	h, u := http.Header{"Content-Type": {"application/json"}}, llm.Usage{Input: 7, Output: 2, Reported: true}
+	h, u := http.Header{"Content-Type": {"application/json"}}, llm.Usage{Input: 7, Output: 2, Source: llm.Reported}
 	o.Whole(200, h, u)
 	if got := h.Get("X-Late"); got != "yes" {
 		t.Errorf("the edit of the head: %q", got)

@@ -107,7 +107,7 @@ func (p *scripted) Pick(_ context.Context, r *epp.Request) (*epp.Result, error) 
 		p.mu.Lock()
 		p.open--
 		p.mu.Unlock()
-		p.note("done input=%d output=%d cached=%d reported=%v err=%v", o.Usage.Input, o.Usage.Output, o.Usage.Cached, o.Usage.Reported, o.Err)
+		p.note("done input=%d output=%d cached=%d reported=%v err=%v", o.Usage.Prompt(), o.Usage.Completion(), o.Usage.CacheRead, o.Usage.Reported(), o.Err)
 		if done != nil {
 			done(o)
 		}

@@ -13,67 +13,17 @@ import (
 // maxFailed bounds the message kept of an error.
 const maxFailed = 1 << 10
 
-// readUsage reads a usage object of either shape: prompt and completion (chat,
-// completions, embeddings) or input and output tokens (responses). The last
-// one in an answer holds, for servers that report with every chunk count up.
+// readUsage reads a usage object of OpenAI's. The last one in an answer holds, for
+// servers that report with every chunk count up.
 func (a *answer) readUsage(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	u, total := Usage{}, 0
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			break
-		}
-		switch string(key.Of(data)) {
-		case "prompt_tokens", "input_tokens":
-			u.Input, u.Reported = count(s, data, u.Input, u.Reported)
-		case "completion_tokens", "output_tokens":
-			u.Output, u.Reported = count(s, data, u.Output, u.Reported)
-		case "prompt_tokens_details", "input_tokens_details":
-			details(s, data, func(name string, n int) {
-				switch name {
-				case "cached_tokens":
-					u.Cached = n
-				case "cache_write_tokens":
-					u.CacheWrite = n
-				}
-			})
-		case "completion_tokens_details", "output_tokens_details":
-			details(s, data, func(name string, n int) {
-				if name == "reasoning_tokens" {
-					u.Reasoning = n
-				}
-			})
-		case "total_tokens":
-			total, _ = count(s, data, 0, false)
-		case "prompt_cache_hit_tokens": // DeepSeek
-			u.Cached, _ = count(s, data, u.Cached, false)
-		default:
-			s.Skip()
-		}
-	}
-	if !u.Reported && total > 0 { // reranking has nothing else
-		u.Input, u.Reported = total, true
-	}
-	if u.Reported {
-		if more := total - u.Input - u.Output; more > 0 && more == u.Reasoning {
-			u.Output += more // xAI counts reasoning beside the output
-		}
-		u.Cached = min(u.Cached, u.Input)
-		u.CacheWrite = min(u.CacheWrite, u.Input-u.Cached)
-		u.Reasoning = min(u.Reasoning, u.Output)
-		a.usage = u
+	var t tally
+	if t.readOpenAI(s, data); t.whole() || t.total.told {
+		a.usage = t.usage()
 	}
 }
 
-// maxCount is beyond any answer's tokens; a server that reports more is wrong,
-// and one such number would drown a counter for good.
-const maxCount = 1 << 31
-
-// count reads a number of tokens. Without one it gives back what was known.
+// count reads a number that is no count of tokens, such as an index. Without one
+// it gives back what was known.
 func count(s *jsonedit.Scanner, data []byte, known int, reported bool) (int, bool) {
 	number, ok := s.Number()
 	if !ok {
@@ -81,27 +31,10 @@ func count(s *jsonedit.Scanner, data []byte, known int, reported bool) (int, boo
 		return known, reported
 	}
 	n, ok := jsonedit.Int(number.Of(data))
-	if !ok || n < 0 || n >= maxCount {
+	if !ok || n < 0 || n > maxCount {
 		return known, reported
 	}
 	return n, true
-}
-
-// details reads the numbers in an object.
-func details(s *jsonedit.Scanner, data []byte, found func(name string, n int)) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
-		if n, ok := count(s, data, 0, false); ok {
-			found(string(key.Of(data)), n)
-		}
-	}
 }
 
 // readError notes an error: an object with a message, or a string. The first

@@ -30,51 +30,6 @@ func anthropicAnswer(_ Quirks, stream bool) answerReader {
 	return newReader(&anthropicEvents{}, stream)
 }
 
-// anthropicUsage is a usage object as the server sends it: input is what no
-// cache had. Later ones overwrite the members that they have.
-type anthropicUsage struct {
-	input, read, written, output, thinking int
-	reported                               bool
-}
-
-func (u *anthropicUsage) usage() Usage {
-	return Usage{
-		Input: u.input + u.read + u.written, Output: u.output, Cached: u.read, CacheWrite: u.written,
-		Reasoning: min(u.thinking, u.output), Reported: u.reported,
-	}
-}
-
-func (u *anthropicUsage) merge(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
-		switch string(key.Of(data)) {
-		case "input_tokens":
-			u.input, u.reported = count(s, data, u.input, u.reported)
-		case "cache_read_input_tokens":
-			u.read, u.reported = count(s, data, u.read, u.reported)
-		case "cache_creation_input_tokens":
-			u.written, u.reported = count(s, data, u.written, u.reported)
-		case "output_tokens":
-			u.output, u.reported = count(s, data, u.output, u.reported)
-		case "output_tokens_details":
-			details(s, data, func(name string, n int) {
-				if name == "thinking_tokens" {
-					u.thinking = n
-				}
-			})
-		default:
-			s.Skip()
-		}
-	}
-}
-
 // anthropicFrame is what one event holds. The scanners stand at the values of
 // those members that are there.
 type anthropicFrame struct {

@@ -273,10 +273,14 @@ func anthropicFinish(f finish) string {
 }
 
 func appendAnthropicUsage(b []byte, u *Usage) []byte {
-	b = appendInt(append(b, `{"input_tokens":`...), u.Input-u.Cached-u.CacheWrite)
-	b = appendInt(append(b, `,"cache_creation_input_tokens":`...), u.CacheWrite)
-	b = appendInt(append(b, `,"cache_read_input_tokens":`...), u.Cached)
-	b = appendInt(append(b, `,"output_tokens":`...), u.Output)
+	b = appendInt(append(b, `{"input_tokens":`...), u.Prompt()-u.CacheRead-u.Written())
+	b = appendInt(append(b, `,"cache_creation_input_tokens":`...), u.Written())
+	b = appendInt(append(b, `,"cache_read_input_tokens":`...), u.CacheRead)
+	if u.CacheWrite1h > 0 {
+		b = appendInt(append(b, `,"cache_creation":{"ephemeral_5m_input_tokens":`...), u.CacheWrite)
+		b = append(appendInt(append(b, `,"ephemeral_1h_input_tokens":`...), u.CacheWrite1h), '}')
+	}
+	b = appendInt(append(b, `,"output_tokens":`...), u.Completion())
 	return append(b, '}')
 }
 

@@ -105,7 +105,7 @@ func (r *bedrockEvents) event(kind, data []byte, to *relay) {
 	case "messageStop":
 		r.finish(e.reason, to)
 	case "metadata":
-		if e.usage.Reported {
+		if e.usage.Told() {
 			to.emit(&event{kind: evUsage, usage: e.usage})
 		}
 		r.used = true
@@ -152,34 +152,6 @@ func (e *bedrockMembers) read(s *jsonedit.Scanner, data []byte) {
 			s.Skip()
 		}
 	}
-}
-
-// bedrockUsage reads usage, in which what was cached stands beside the input.
-func bedrockUsage(s *jsonedit.Scanner, data []byte) (u Usage) {
-	if !s.Object() {
-		s.Skip()
-		return u
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			break
-		}
-		switch string(key.Of(data)) {
-		case "inputTokens":
-			u.Input, u.Reported = count(s, data, u.Input, u.Reported)
-		case "outputTokens":
-			u.Output, u.Reported = count(s, data, u.Output, u.Reported)
-		case "cacheReadInputTokens":
-			u.Cached, _ = count(s, data, u.Cached, false)
-		case "cacheWriteInputTokens":
-			u.CacheWrite, _ = count(s, data, u.CacheWrite, false)
-		default:
-			s.Skip()
-		}
-	}
-	u.Input += u.Cached + u.CacheWrite
-	return u
 }
 
 func (r *bedrockEvents) start(to *relay) {
@@ -445,7 +417,7 @@ func (r *bedrockEvents) whole(body []byte, to *relay) {
 	r.start(to)
 	r.output(&e.output, body, to)
 	r.finish(e.reason, to)
-	if e.usage.Reported {
+	if e.usage.Told() {
 		to.emit(&event{kind: evUsage, usage: e.usage})
 	}
 	to.emit(&event{kind: evEnd})

@@ -131,9 +131,11 @@ func (c *converted) fail(err *Error) []byte {
 	return err.Body(c.t.Op, c.o.RequestID)
 }
 
-func (c *converted) MidEvent() bool       { return false }
-func (c *converted) Tokens() int          { return 0 }
-func (c *converted) Usage() Usage         { return c.found.usage }
+func (c *converted) MidEvent() bool { return false }
+func (c *converted) Tokens() int    { return 0 }
+func (c *converted) Usage() Usage {
+	return c.found.usage.ended(c.Tokens(), c.found.finished && c.found.failed == "", false)
+}
 func (c *converted) Finished() bool       { return c.found.finished }
 func (c *converted) Failed() string       { return c.found.failed }
 func (c *converted) FinishReason() string { return "" }

@@ -319,8 +319,14 @@ func (c *converted) vector(s *jsonedit.Scanner, index *int) (v []byte) {
 		case name == "index":
 			*index, _ = count(s, c.body, *index, false)
 		case name == "token_count": // of one instance, in its statistics
-			n, _ := count(s, c.body, 0, false)
-			c.found.usage.Input, c.found.usage.Reported = c.found.usage.Input+n, true
+			var n number
+			n.read(s, c.body)
+			u := &c.found.usage
+			if u.Input += n.n; n.odd {
+				u.Source, u.NoPrompt = Estimated, true
+			} else if u.Source == Nothing {
+				u.Source = Reported
+			}
 		case (name == "embedding" || name == "values") && s.Peek() == jsonedit.Array:
 			v = c.numbers(s.Skip().Of(c.body))
 		case name == "embedding" && s.Peek() == jsonedit.String:
@@ -391,8 +397,8 @@ func (c *converted) write(vectors [][]byte) []byte {
 		for _, v := range vectors {
 			out = append(append(append(appendComma(out), `{"values":`...), v...), '}')
 		}
-		if out = append(out, tail...); u.Reported {
-			out = appendInt(append(out, `,"usageMetadata":{"promptTokenCount":`...), u.Input)
+		if out = append(out, tail...); u.Told() {
+			out = appendInt(append(out, `,"usageMetadata":{"promptTokenCount":`...), u.Prompt())
 			out = append(out, '}')
 		}
 		return append(out, '}')
@@ -409,10 +415,10 @@ func (c *converted) write(vectors [][]byte) []byte {
 		}
 	}
 	out = appendText(append(out, ']'), "model", literal(model))
-	if !u.Reported {
+	if !u.Told() {
 		u.Input = c.o.InputTokens
 	}
-	out = appendInt(append(out, `,"usage":{"prompt_tokens":`...), u.Input)
-	out = appendInt(append(out, `,"total_tokens":`...), u.Input)
+	out = appendInt(append(out, `,"usage":{"prompt_tokens":`...), u.Prompt())
+	out = appendInt(append(out, `,"total_tokens":`...), u.Prompt())
 	return append(out, "}}"...)
 }

@@ -30,6 +30,7 @@ const (
 	fieldConversation
 	fieldSystem
 	fieldMetadata
+	fieldServiceTier
 	fieldResponseFormat
 	fieldText
 	fieldOutputConfig
@@ -62,6 +63,7 @@ var fieldNames = [...]string{
 	fieldConversation:        "conversation",
 	fieldSystem:              "system",
 	fieldMetadata:            "metadata",
+	fieldServiceTier:         "service_tier",
 	fieldResponseFormat:      "response_format",
 	fieldText:                "text",
 	fieldOutputConfig:        "output_config",
@@ -84,6 +86,8 @@ func (f field) in(op Op) bool {
 		return op == OpChat
 	case fieldText, fieldReasoning:
 		return op == OpResponses
+	case fieldServiceTier:
+		return op == OpChat || op == OpCompletions || op == OpResponses || messages
 	case fieldStream, fieldUser, fieldN:
 		return op != OpOther && op != OpRerank && op != OpModerations
 	}

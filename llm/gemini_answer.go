@@ -170,7 +170,7 @@ func (r *geminiEvents) frame(s *jsonedit.Scanner, data []byte, to *relay) bool {
 	if s.Failed() {
 		return false
 	}
-	if usage.Reported { // before the start, for dialects that tell it there
+	if usage.Told() { // before the start, for dialects that tell it there
 		to.emit(&event{kind: evUsage, usage: usage})
 	}
 	r.start(to)
@@ -203,43 +203,6 @@ func (r *geminiEvents) feedback(s *jsonedit.Scanner, data []byte) {
 			s.Skip()
 		}
 	}
-}
-
-// geminiUsage reads usageMetadata, in which thoughts stand beside the output and
-// what tools put into the prompt beside the prompt.
-func geminiUsage(s *jsonedit.Scanner, data []byte) (u Usage) {
-	if !s.Object() {
-		s.Skip()
-		return u
-	}
-	total, tools := 0, 0
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			break
-		}
-		switch string(key.Of(data)) {
-		case "promptTokenCount":
-			u.Input, u.Reported = count(s, data, u.Input, u.Reported)
-		case "cachedContentTokenCount":
-			u.Cached, _ = count(s, data, u.Cached, false)
-		case "candidatesTokenCount":
-			u.Output, u.Reported = count(s, data, u.Output, u.Reported)
-		case "thoughtsTokenCount":
-			u.Reasoning, _ = count(s, data, u.Reasoning, false)
-		case "toolUsePromptTokenCount":
-			tools, _ = count(s, data, tools, false)
-		case "totalTokenCount":
-			total, u.Reported = count(s, data, total, u.Reported)
-		default:
-			s.Skip()
-		}
-	}
-	u.Output += u.Reasoning
-	if u.Input += tools; u.Output == 0 && total > u.Input {
-		u.Output = total - u.Input
-	}
-	return u
 }
 
 func (r *geminiEvents) candidate(s *jsonedit.Scanner, data []byte, to *relay) {

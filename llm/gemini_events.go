@@ -160,7 +160,7 @@ func (w *geminiStream) end(out []byte) []byte {
 		out = append(append(out, geminiFinish(w.choices[i].reason)...), `"}`...)
 	}
 	out = append(append(out, ']'), w.tail...)
-	if w.usage.Reported {
+	if w.usage.Told() {
 		out = appendGeminiUsage(append(out, `,"usageMetadata":`...), &w.usage)
 	}
 	return append(out, "}\n\n"...)
@@ -213,15 +213,15 @@ func appendGeminiCall(b []byte, call *block) ([]byte, bool) {
 }
 
 func appendGeminiUsage(b []byte, u *Usage) []byte {
-	b = appendInt(append(b, `{"promptTokenCount":`...), u.Input)
-	b = appendInt(append(b, `,"candidatesTokenCount":`...), u.Output-u.Reasoning)
+	b = appendInt(append(b, `{"promptTokenCount":`...), u.Prompt())
+	b = appendInt(append(b, `,"candidatesTokenCount":`...), u.Completion()-u.Reasoning)
 	if u.Reasoning > 0 {
 		b = appendInt(append(b, `,"thoughtsTokenCount":`...), u.Reasoning)
 	}
-	if u.Cached > 0 {
-		b = appendInt(append(b, `,"cachedContentTokenCount":`...), u.Cached)
+	if u.CacheRead > 0 {
+		b = appendInt(append(b, `,"cachedContentTokenCount":`...), u.CacheRead)
 	}
-	b = appendInt(append(b, `,"totalTokenCount":`...), u.Input+u.Output)
+	b = appendInt(append(b, `,"totalTokenCount":`...), u.Prompt()+u.Completion())
 	return append(b, '}')
 }
 
@@ -278,7 +278,7 @@ func (w *geminiWhole) end(out []byte) []byte {
 		out = append(out, `"}`...)
 	}
 	out = append(append(out, ']'), geminiTail(w.o, g.id, g.model)...)
-	if g.usage.Reported {
+	if g.usage.Told() {
 		out = appendGeminiUsage(append(out, `,"usageMetadata":`...), &g.usage)
 	}
 	return append(out, '}', '\n')

@@ -62,8 +62,9 @@ type Request struct {
 	MaxTokens        int    // output bound, the largest if several are given; 0: the client set none
 	User             string // user, or else safety_identifier
 	CacheSalt        string
-	Tools            int // number of tools
-	Images           int // image parts, of all messages
+	ServiceTier      string // asked for; "": the server's default
+	Tools            int    // number of tools
+	Images           int    // image parts, of all messages
 	Audio            int
 	Files            int
 	Structured       bool // JSON or a schema is asked for
@@ -92,14 +93,4 @@ type Edits struct {
 	Model        string // "": keep
 	IncludeUsage bool   // ask a stream for usage if the client did not
 	Quirks       Quirks // what a server of chat completions needs otherwise
-}
-
-// Usage is what an answer cost, in tokens, as the server reported it. Input
-// contains Cached and CacheWrite; Output contains Reasoning (OpenAI's
-// convention).
-type Usage struct {
-	Input, Output     int
-	Cached, Reasoning int
-	CacheWrite        int  // of Input, written to the server's cache
-	Reported          bool // false: the server said nothing; the counts are the tap's own
 }

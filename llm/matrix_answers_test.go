@@ -135,7 +135,7 @@ func TestMatrixAnswers(t *testing.T) {
 			if !got.Finished || got.Failed != "" || got.Served != "served" && d != llm.DialectBedrock || got.Tokens == 0 {
 				t.Errorf("%s: %v", name, got)
 			}
-			usage := llm.Usage{Input: 30, Cached: 16, Output: 12, Reasoning: s.reasoning, Reported: true}
+			usage := llm.Usage{Input: 14, CacheRead: 16, Output: 12 - s.reasoning, Reasoning: s.reasoning, Source: llm.Reported}
 			if got.Usage != usage {
 				t.Errorf("%s: usage %+v", name, got.Usage)
 			}

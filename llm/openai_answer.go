@@ -129,6 +129,8 @@ func (r *openAIEvents) object(data []byte, to *relay) bool {
 		case "usage":
 			hasUsage = s.Peek() == jsonedit.Object
 			r.usage.readUsage(&s, data)
+		case "service_tier":
+			readText(&s, data, &r.usage.tier)
 		case "x_groq":
 			hasUsage = r.groq(&s, data) || hasUsage
 		case "error":
@@ -151,7 +153,8 @@ func (r *openAIEvents) object(data []byte, to *relay) bool {
 		}
 		r.list(&late, data, to)
 	}
-	if hasUsage && r.usage.usage.Reported {
+	if hasUsage && r.usage.usage.Told() {
+		r.usage.usage.Tier = r.usage.tier
 		to.emit(&event{kind: evUsage, usage: r.usage.usage})
 	}
 	return true

@@ -204,7 +204,7 @@ func (w *openAIStream) delta(out []byte, e *event, member string) []byte {
 }
 
 func (w *openAIStream) end(out []byte) []byte {
-	if w.o.IncludeUsage && w.usage.Reported {
+	if w.o.IncludeUsage && w.usage.Told() {
 		if w.head == nil {
 			w.start(&event{})
 		}
@@ -232,14 +232,20 @@ func openAIFinish(f finish, legacy bool) string {
 
 func appendOpenAIUsage(b []byte, u *Usage) []byte {
 	number := func(name string, n int) { b = strconv.AppendInt(append(b, name...), int64(n), 10) }
-	number(`{"prompt_tokens":`, u.Input)
-	number(`,"completion_tokens":`, u.Output)
-	number(`,"total_tokens":`, u.Input+u.Output)
-	number(`,"prompt_tokens_details":{"cached_tokens":`, u.Cached)
-	if u.CacheWrite > 0 {
-		number(`,"cache_write_tokens":`, u.CacheWrite)
+	number(`{"prompt_tokens":`, u.Prompt())
+	number(`,"completion_tokens":`, u.Completion())
+	number(`,"total_tokens":`, u.Prompt()+u.Completion())
+	number(`,"prompt_tokens_details":{"cached_tokens":`, u.CacheRead)
+	if u.Written() > 0 {
+		number(`,"cache_write_tokens":`, u.Written())
+	}
+	if u.AudioInput > 0 {
+		number(`,"audio_tokens":`, u.AudioInput)
 	}
 	number(`},"completion_tokens_details":{"reasoning_tokens":`, u.Reasoning)
+	if u.AudioOutput > 0 {
+		number(`,"audio_tokens":`, u.AudioOutput)
+	}
 	return append(b, "}}"...)
 }
 
@@ -282,7 +288,7 @@ func (w *openAIWhole) end(out []byte) []byte {
 		out = append(append(out, openAIFinish(c.reason, w.o.legacy)...), `"}`...)
 	}
 	out = append(out, ']')
-	if g.usage.Reported {
+	if g.usage.Told() {
 		out = appendOpenAIUsage(append(out, `,"usage":`...), &g.usage)
 	}
 	return append(out, '}', '\n')

@@ -238,6 +238,8 @@ func (rd *reader) value(f field, name string) {
 		f == fieldMaxCompletionTokens && op == OpChat,
 		f == fieldMaxOutputTokens && op == OpResponses:
 		rd.req.MaxTokens = max(rd.req.MaxTokens, rd.integer(name, 0, math.MaxInt32))
+	case f == fieldServiceTier:
+		rd.req.ServiceTier = rd.text(name)
 	case f == fieldUser:
 		rd.req.User = rd.text(name)
 	case f == fieldSafetyIdentifier:

@@ -4,6 +4,8 @@
 package llm
 
 import (
+	"cmp"
+
 	"bytes"
 	"strings"
 
@@ -20,6 +22,7 @@ type relay struct {
 	from    answerReader
 	to      answerWriter
 	client  bool // the client gets a stream
+	stream  bool // the server sends one
 	out     []byte
 	begun   bool
 	closed  bool
@@ -69,13 +72,9 @@ func (r *relay) Tokens() int {
 }
 
 func (r *relay) Usage() Usage {
-	u := r.found.usage
-	switch {
-	case !u.Reported:
-		u = Usage{Output: r.Tokens()}
-	case !r.found.finished:
-		u.Output = max(u.Output, r.Tokens()) // some report from the beginning on
-	}
+	f := &r.found
+	u := f.usage.ended(r.Tokens(), f.over(r.stream), true)
+	u.Tier = cmp.Or(u.Tier, f.tier)
 	return u
 }
 
@@ -133,12 +132,9 @@ func (r *relay) emit(given *event) {
 			r.found.finish = e.vendor.String()
 		}
 	case evUsage:
-		u := &e.usage
-		u.Reported = true
-		u.Cached = min(u.Cached, u.Input)
-		u.CacheWrite = min(u.CacheWrite, u.Input-u.Cached)
-		u.Reasoning = min(u.Reasoning, u.Output)
-		r.found.usage = *u
+		if e.usage.Told() {
+			r.found.usage = e.usage
+		}
 	case evError:
 		r.found.fail(e.err.Message)
 		r.ended = true

@@ -287,6 +287,8 @@ func (r *responsesEvents) response(s *jsonedit.Scanner, data []byte, to *relay) 
 		case "usage":
 			hasUsage = s.Peek() == jsonedit.Object
 			r.usage.readUsage(s, data)
+		case "service_tier":
+			readText(s, data, &r.usage.tier)
 		case "output":
 			output, hasOutput = *s, s.Peek() == jsonedit.Array
 			s.Skip()
@@ -317,7 +319,8 @@ func (r *responsesEvents) response(s *jsonedit.Scanner, data []byte, to *relay) 
 			r.item(&item, data, i, true, to)
 		}
 	}
-	if hasUsage && r.usage.usage.Reported {
+	if hasUsage && r.usage.usage.Told() {
+		r.usage.usage.Tier = r.usage.tier
 		to.emit(&event{kind: evUsage, usage: r.usage.usage})
 	}
 	return true

@@ -485,7 +485,7 @@ func (r *outResponse) appendTo(b []byte, status string, err *Error) []byte {
 		}
 	}
 	b = append(b, `],"usage":`...)
-	if r.usage.Reported {
+	if r.usage.Told() {
 		b = appendResponsesUsage(b, &r.usage)
 	} else {
 		b = append(b, "null"...)
@@ -561,13 +561,13 @@ func appendOutText(b []byte, t *outText) []byte {
 }
 
 func appendResponsesUsage(b []byte, u *Usage) []byte {
-	b = appendInt(append(b, `{"input_tokens":`...), u.Input)
-	b = appendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), u.Cached)
-	if u.CacheWrite > 0 {
-		b = appendInt(append(b, `,"cache_write_tokens":`...), u.CacheWrite)
+	b = appendInt(append(b, `{"input_tokens":`...), u.Prompt())
+	b = appendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), u.CacheRead)
+	if u.Written() > 0 {
+		b = appendInt(append(b, `,"cache_write_tokens":`...), u.Written())
 	}
-	b = appendInt(append(b, `},"output_tokens":`...), u.Output)
+	b = appendInt(append(b, `},"output_tokens":`...), u.Completion())
 	b = appendInt(append(b, `,"output_tokens_details":{"reasoning_tokens":`...), u.Reasoning)
-	b = appendInt(append(b, `},"total_tokens":`...), u.Input+u.Output)
+	b = appendInt(append(b, `},"total_tokens":`...), u.Prompt()+u.Completion())
 	return append(b, '}')
 }

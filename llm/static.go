@@ -27,7 +27,7 @@ func Static(op Op, stream bool, o AnswerOptions, text string) []byte {
 		{kind: evStart, name: literal(o.Model), created: o.Created},
 		{kind: evText, text: literal(text)},
 		{kind: evFinish, reason: finishStop},
-		{kind: evUsage, usage: Usage{Reported: true}},
+		{kind: evUsage, usage: Usage{Source: Reported}},
 		{kind: evEnd},
 	} {
 		out = w.write(out, &e)

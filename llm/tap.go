@@ -4,6 +4,8 @@
 package llm
 
 import (
+	"cmp"
+
 	"github.com/penstock/penstock/internal/jsonedit"
 	"github.com/penstock/penstock/internal/sse"
 )
@@ -44,6 +46,7 @@ type answer struct {
 	failed   string
 	finish   string
 	served   string
+	tier     string // of service
 }
 
 // keepOut is the output buffer that a tap keeps between calls.
@@ -129,16 +132,12 @@ func (t *Tap) Tokens() int {
 	return t.found.tokens
 }
 
-// Usage is what the answer reported; Reported false: the tap's own count of
-// the output, and nothing about the input, which the tap has not seen.
+// Usage is what the answer reported, completed by the tap's own count of the output
+// where that is missing or cannot be, see [Usage.WithPrompt] for the input.
 func (t *Tap) Usage() Usage {
-	u := t.found.usage
-	switch {
-	case !u.Reported:
-		u = Usage{Output: t.Tokens()}
-	case !t.found.finished && (t.op == OpMessages || t.op == OpGenerate):
-		u.Output = max(u.Output, t.Tokens()) // they report from the beginning on
-	}
+	a := &t.found
+	u := a.usage.ended(t.Tokens(), a.over(t.stream), t.op.Generates())
+	u.Tier = cmp.Or(u.Tier, a.tier)
 	return u
 }
 

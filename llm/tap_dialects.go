@@ -48,7 +48,7 @@ func (c *chunk) messages(t *Tap, data []byte) {
 }
 
 func (t *Tap) messageUsage(s *jsonedit.Scanner, data []byte) {
-	if t.merged.merge(s, data); t.merged.reported {
+	if t.merged.merge(s, data); t.merged.whole() {
 		t.found.usage = t.merged.usage()
 	}
 }
@@ -244,7 +244,7 @@ func partsCount(s *jsonedit.Scanner, data []byte) bool {
 // readGeminiUsage reads usageMetadata, of which each one is of all of the answer
 // so far.
 func (a *answer) readGeminiUsage(s *jsonedit.Scanner, data []byte) {
-	if u := geminiUsage(s, data); u.Reported {
+	if u := geminiUsage(s, data); u.Told() {
 		a.usage = u
 	}
 }
@@ -260,18 +260,41 @@ func (c *chunk) mediaEvent(a *answer, kind []byte) {
 	}
 }
 
-// readMeta reads Cohere's meta of a rerank: tokens are the real ones.
+// readMeta reads Cohere's meta of a rerank: tokens are the real ones, and what is
+// billed are search units.
 func (a *answer) readMeta(s *jsonedit.Scanner, data []byte) {
+	var t tally
 	if !s.Object() {
 		return
 	}
 	for {
 		key, ok := s.NextMember()
 		if !ok {
+			break
+		}
+		switch name := string(key.Of(data)); {
+		case name == "tokens" && s.Peek() == jsonedit.Object:
+			t.readOpenAI(s, data)
+		case name == "billed_units" && s.Peek() == jsonedit.Object:
+			t.readUnits(s, data)
+		default:
+			s.Skip()
+		}
+	}
+	if t.whole() || t.total.told {
+		a.usage = t.usage()
+	}
+}
+
+func (t *tally) readUnits(s *jsonedit.Scanner, data []byte) {
+	s.Object()
+	for {
+		key, ok := s.NextMember()
+		if !ok {
 			return
 		}
-		if string(key.Of(data)) == "tokens" && s.Peek() == jsonedit.Object {
-			a.readUsage(s, data)
+		if string(key.Of(data)) == "search_units" {
+			t.units.read(s, data)
 		} else {
 			s.Skip()
 		}

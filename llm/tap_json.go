@@ -52,6 +52,7 @@ const (
 	topicMessage
 	topicFeedback // Gemini's on the prompt
 	topicMeta     // Cohere's
+	topicTier     // of service
 	topicOutput   // choices, output: not captured
 	topicChoices
 )
@@ -100,6 +101,8 @@ func (w *jsonWalk) topicOf() topic {
 		return topicObject
 	case "message":
 		return topicMessage
+	case "service_tier":
+		return topicTier
 	case "choices":
 		return topicChoices
 	case "output":
@@ -311,6 +314,8 @@ func (t *Tap) captured(rest []byte) {
 		}
 	case topicMeta:
 		a.readMeta(&s, value)
+	case topicTier:
+		readText(&s, value, &a.tier)
 	case topicFeedback:
 		if s.Peek() == jsonedit.Object && a.finish == "" {
 			member(&s, value, "blockReason", &a.finish)

@@ -142,6 +142,8 @@ func (c *chunk) read(t *Tap, data []byte) {
 		case "usage":
 			c.usage = s.Peek() == jsonedit.Object
 			a.readUsage(&s, data)
+		case "service_tier":
+			readText(&s, data, &a.tier)
 		case "error":
 			c.failed = s.Peek() != jsonedit.Null
 			a.readError(&s, data)
@@ -213,6 +215,8 @@ func (c *chunk) response(a *answer, s *jsonedit.Scanner, data []byte) {
 			}
 		case "usage":
 			a.readUsage(s, data)
+		case "service_tier":
+			readText(s, data, &a.tier)
 		case "error":
 			a.readError(s, data)
 		case "status":

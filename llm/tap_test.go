@@ -37,8 +37,8 @@ func tap(o llm.TapOptions, inputs ...string) tapped {
 
 func (a tapped) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "input %d (cached %d, written %d), output %d (reasoning %d), reported %v\n",
-		a.Usage.Input, a.Usage.Cached, a.Usage.CacheWrite, a.Usage.Output, a.Usage.Reasoning, a.Usage.Reported)
+	fmt.Fprintf(&b, "input %d (cached %d, written %d), output %d (reasoning %d), %v\n",
+		a.Usage.Prompt(), a.Usage.CacheRead, a.Usage.Written(), a.Usage.Completion(), a.Usage.Reasoning, a.Usage.Source)
 	fmt.Fprintf(&b, "tokens %d, finished %v, finish reason %q, model %q\n", a.Tokens, a.Finished, a.Finish, a.Served)
 	if a.Failed != "" {
 		fmt.Fprintf(&b, "failed: %s\n", a.Failed)
@@ -187,7 +187,7 @@ func TestLongValuesInJSONPass(t *testing.T) {
 	in := `{"usage":{"a":"` + long + `","prompt_tokens":1},"model":"` + long + `","error":{"message":"` + long + `"}}`
 	o := llm.TapOptions{Op: llm.OpChat, AnswerModel: "asked"}
 	want := tap(o, in)
-	if want.Out != in || want.Usage.Reported || want.Failed != "" || !want.Finished {
+	if want.Out != in || want.Usage.Source == llm.Reported || want.Failed != "" || !want.Finished {
 		t.Errorf("edited %v, %v", want.Out != in, want.Usage)
 	}
 	for _, i := range []int{10, 40 << 10, 70<<10 + 60, 80 << 10, 200 << 10} {
@@ -327,7 +327,7 @@ func TestImpossibleUsage(t *testing.T) {
 		tap := llm.NewTap(llm.TapOptions{Op: llm.OpChat})
 		tap.Feed([]byte(`{"model":"m","choices":[],"usage":{"prompt_tokens":` + n + `,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":` + n + `}}}`))
 		tap.Close()
-		if u := tap.Usage(); u.Input != 0 || u.Cached != 0 || u.Output != 5 {
+		if u := tap.Usage(); u.Input != 0 || u.CacheRead != 0 || u.Output != 5 || u.Source != llm.Estimated || !u.NoPrompt || u.WithPrompt(40).Input != 40 {
 			t.Errorf("%s: %+v", n, u)
 		}
 	}
@@ -354,7 +354,7 @@ func TestPatternTellsWhatReadingTells(t *testing.T) {
 			seen := warm.Tokens()
 			a, b := string(fresh.Feed([]byte(next))), string(warm.Feed([]byte(next)))
 			if a != b || fresh.Tokens() != warm.Tokens()-seen || fresh.FinishReason() != warm.FinishReason() ||
-				fresh.Failed() != warm.Failed() || fresh.Usage().Reported != warm.Usage().Reported {
+				fresh.Failed() != warm.Failed() || fresh.Usage().Reported() != warm.Usage().Reported() {
 				t.Errorf("%q with %+v: fresh %q, %d tokens, %q; warm %q, %d tokens, %q", next, o,
 					a, fresh.Tokens(), fresh.FinishReason(), b, warm.Tokens()-seen, warm.FinishReason())
 			}

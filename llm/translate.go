@@ -259,7 +259,7 @@ func (t *Translation) Answer(o AnswerOptions) Reader {
 	}
 	front := codecs[t.Op.Dialect()]
 	c := &answerContext{AnswerOptions: o, echo: t.echo, legacy: t.legacy}
-	r := &relay{op: t.Op, context: c, dialect: t.dialect, model: t.model, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
+	r := &relay{op: t.Op, stream: o.Stream, context: c, dialect: t.dialect, model: t.model, from: codecs[t.dialect].readAnswer(t.quirks, o.Stream)}
 	if r.client = t.Stream; r.client {
 		r.to = front.writeStream(c)
 	} else {

@@ -242,7 +242,7 @@ func TestManyParts(t *testing.T) {
 // TestUsageConventions: the same tokens told in each convention are the same.
 // (B03, B23, B24)
 func TestUsageConventions(t *testing.T) {
-	want := llm.Usage{Input: 100, Output: 20, Cached: 60, CacheWrite: 10, Reasoning: 8, Reported: true}
+	want := llm.Usage{Input: 30, Output: 12, CacheRead: 60, CacheWrite: 10, Reasoning: 8, Source: llm.Reported}
 	for op, usage := range map[llm.Op]string{
 		llm.OpChat:      `"usage":{"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60,"cache_write_tokens":10},"completion_tokens_details":{"reasoning_tokens":8}}`,
 		llm.OpResponses: `"usage":{"input_tokens":100,"output_tokens":20,"input_tokens_details":{"cached_tokens":60,"cache_write_tokens":10},"output_tokens_details":{"reasoning_tokens":8}}`,
@@ -253,7 +253,7 @@ func TestUsageConventions(t *testing.T) {
 			t.Errorf("%v: %+v", op, got)
 		}
 	}
-	want.CacheWrite = 0
+	want.CacheWrite, want.Input = 0, 40
 	if got := tap(llm.TapOptions{Op: llm.OpGenerate}, `{"usageMetadata":{"promptTokenCount":90,"toolUsePromptTokenCount":10,"cachedContentTokenCount":60,"candidatesTokenCount":12,"thoughtsTokenCount":8}}`).Usage; got != want {
 		t.Errorf("generate: %+v", got)
 	}

@@ -152,7 +152,9 @@ httpRoutes:
 tenants: [{name: acme, keys: [{name: a, hash: %q, models: [open]}, {name: b, hash: %q}]}]
 `, hashOf("k-open"), hashOf("k-any")), map[string][]*httptest.Server{"m": {server}, "plain": {server}})
 	const chat = "/v1/chat/completions"
-	body := func(model string) string { return `{"model": "` + model + `", "messages": [{"role": "user", "content": "x"}]}` }
+	body := func(model string) string {
+		return `{"model": "` + model + `", "messages": [{"role": "user", "content": "x"}]}`
+	}
 	for _, c := range []struct {
 		name, target, key, body string
 		status                  int

@@ -73,14 +73,17 @@ type failure struct {
 	class   provider.Class // what it means for other targets
 	wait    time.Duration  // that whoever refused has asked for; 0: nothing was said
 	outcome pool.Outcome
-	blame   bool // the member is at fault: tell passive health
-	retry   bool // another attempt may follow
-	paid    bool // and has been taken from the budget
-	sent    bool // the member had the whole request
-	stale   bool // a kept connection was closed before any answer: try the member anew
-	reached bool // there was a connection
-	late    bool // the time of one attempt was over
-	foreign bool // the code of reply is the server's word: for the client, and not for metrics
+	blame   bool       // the member is at fault: tell passive health
+	retry   bool       // another attempt may follow
+	paid    bool       // and has been taken from the budget
+	sent    bool       // the member had the whole request
+	stale   bool       // a kept connection was closed before any answer: try the member anew
+	reached bool       // there was a connection
+	replied bool       // it said that it did not serve the request: nothing was used
+	reader  llm.Reader // of the answer that broke; nil: there was none
+	limited bool       // the gateway's own limits for the target have no room
+	late    bool       // the time of one attempt was over
+	foreign bool       // the code of reply is the server's word: for the client, and not for metrics
 }
 
 // code is what metrics call the failure: one of a few words.

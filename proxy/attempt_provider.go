@@ -31,6 +31,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 	}
 	var tried []*provider.Credential
 	var last *failure
+	refused := false // by the limits of a credential
 	for {
 		var c *provider.Credential
 		var wait time.Duration
@@ -48,17 +49,25 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			}
 			return nil, last
 		}
+		if c == nil && refused {
+			return nil, x.limited()
+		}
 		if c == nil {
 			return nil, &failure{reply: llm.Unavailable("the provider has no credential that could be used", wait), class: provider.Auth}
 		}
+		if !x.reserveAt(tg, c) {
+			tried, refused = append(tried, c), true
+			continue
+		}
 		x.plan.here++
 		x.record.Attempts++
-		began := time.Now()
+		x.began = time.Now()
 		a, f := x.attemptProvider(c, d)
-		x.tried(f, began)
+		x.tried(f)
 		if f == nil {
 			return a, nil
 		}
+		x.giveBackAttempt(f)
 		x.server.metrics.attemptFailed(tg.provider.Name(), f.code())
 		if tried = append(tried, c); f.class.Cools() == provider.ScopeNone || len(tried) >= tg.accounts || x.kept(f) || x.bound(f) != "" {
 			return nil, f
@@ -167,7 +176,7 @@ func (a *attempt) refused(res *http.Response, began time.Time) *failure {
 	unzip(res, maxRefusalBody)
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusalBody))
 	res.Body.Close()
-	f := &failure{sent: true, reached: true}
+	f := &failure{sent: true, reached: true, replied: true}
 	f.reply = a.observe(f, res.StatusCode, res.Header, body, nil, began).ClientError()
 	f.foreign = f.class == provider.BadRequest
 	if f.reply.Type == "invalid_request_error" {

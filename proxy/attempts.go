@@ -82,7 +82,7 @@ func (x *exchange) goesOn(f *failure) bool {
 		return true
 	}
 	tg := x.target
-	if tg.provider == nil || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
+	if tg.provider == nil || f.limited || !f.class.RetrySame() || x.plan.here >= x.service.perTarget {
 		return false
 	}
 	pause := x.backoff(x.plan.here)
@@ -143,9 +143,10 @@ func (x *exchange) sleep(d time.Duration) bool {
 }
 
 // tried notes what became of an attempt.
-func (x *exchange) tried(f *failure, began time.Time) {
-	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(began).Seconds()}
+func (x *exchange) tried(f *failure) {
+	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(x.began).Seconds()}
 	if f != nil {
+		t.Used = x.usedBy(f)
 		t.Error = f.code()
 		if f.class != provider.OK && f.class != provider.Canceled { // the client has left, whoever saw it first
 			t.Error = f.class.String()
@@ -187,18 +188,18 @@ func (x *exchange) tryPool() (*answer, *failure) {
 			}
 		}
 		x.record.Attempts++
-		began := time.Now()
+		x.began = time.Now()
 		a, f := x.attempt(m, fresh)
 		if f == nil {
 			m.Report(x.outcomeOf(a.res.StatusCode))
 			if f = x.unwanted(a, full); f == nil || !f.retry {
-				x.tried(f, began)
+				x.tried(f)
 				return a.unless(f), f
 			}
-			x.tried(f, began)
+			x.tried(f)
 			x.pause(full + 1)
 		} else {
-			x.tried(f, began)
+			x.tried(f)
 			if f.blame {
 				m.Report(f.outcome)
 			}
@@ -239,7 +240,7 @@ func (x *exchange) unwanted(a *answer, full int) *failure {
 	if !x.retryStatus(a.res.StatusCode) {
 		return nil
 	}
-	f := &failure{sent: true, reached: true, class: provider.Overloaded, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
+	f := &failure{sent: true, reached: true, replied: true, class: provider.Overloaded, reply: llm.UpstreamFailed("the model server answered " + a.res.Status)}
 	f.retry = full < x.service.resends && x.mayRetry(true)
 	if f.paid = f.retry; !f.retry && !x.others() {
 		return nil // the client is told as the member says it

@@ -65,7 +65,7 @@ func (a *answer) commit() *failure {
 	for a.err == nil && !a.committed() && a.size < limit {
 		a.own()
 		if fail := a.count(); fail != nil {
-			return &failure{reply: fail, sent: true, reached: true}
+			return &failure{reply: fail, sent: true, reached: true, reader: a.reader}
 		}
 		var n int
 		n, a.err = a.res.Body.Read(*a.buf)
@@ -75,7 +75,7 @@ func (a *answer) commit() *failure {
 	}
 	switch {
 	case a.err != nil && a.err != io.EOF:
-		return a.failed(a.err)
+		return a.cut(a.err)
 	case a.reader.Failed() != "" && a.reader.Tokens() == 0:
 		return a.brokeWith(a.reader.Failed())
 	case !a.gather:
@@ -97,10 +97,17 @@ func (a *answer) commit() *failure {
 		return a.broke("the server's answer is no whole JSON object")
 	}
 	if fail := a.count(); fail != nil {
-		return &failure{reply: fail, sent: true, reached: true}
+		return &failure{reply: fail, sent: true, reached: true, reader: a.reader}
 	}
 	a.reader, a.err = &closed{a.reader}, io.EOF // what may follow the end of a stream is not waited for
 	return a.nothing()
+}
+
+// cut is the failure of an answer that broke off before it was passed on.
+func (a *answer) cut(err error) *failure {
+	f := a.failed(err)
+	f.reader = a.reader
+	return f
 }
 
 // count has what is held of an answer that is gathered counted, with what is
@@ -154,7 +161,7 @@ func (a *answer) whole() *failure {
 		}
 	}
 	if a.err != nil && a.err != io.EOF && !a.reader.Finished() {
-		return a.failed(a.err)
+		return a.cut(a.err)
 	}
 	switch msg := a.reader.Failed(); {
 	case msg != "" && a.reader.Tokens() == 0:
@@ -231,7 +238,7 @@ func (a *answer) nothing() *failure {
 // brokeAs is broke with what it means.
 func (a *answer) brokeAs(what string, v provider.Verdict) *failure {
 	f := &failure{
-		reply: llm.UpstreamFailed(what), class: v.Class, wait: v.Wait, outcome: pool.Reset, blame: true, retry: true, sent: true, reached: true,
+		reply: llm.UpstreamFailed(what), class: v.Class, wait: v.Wait, outcome: pool.Reset, blame: true, retry: true, sent: true, reached: true, reader: a.reader,
 	}
 	if a.credential != nil {
 		if v.Class != provider.StreamBroken {

@@ -30,6 +30,7 @@ func conditionVariables() []cel.EnvOption {
 		text("request.model"), text("request.operation"), text("request.listener"), text("request.class"), text("request.region"), text("request.user"),
 		number("request.tokens"), number("request.maxTokens"), number("request.tools"), number("request.images"),
 		truth("request.stream"), truth("request.structured"), truth("request.reasoning"),
+		cel.Variable("request.cost", cel.DoubleType),
 		cel.Variable("request.headers", cel.MapType(cel.StringType, cel.StringType)),
 	}
 }
@@ -117,6 +118,8 @@ func (v *view) ResolveName(name string) (any, bool) {
 		return x.req.User, true
 	case "request.tokens":
 		return int64(x.estimate(v.tg)), true
+	case "request.cost":
+		return x.estimatedCost(v.tg), true
 	case "request.maxTokens":
 		return int64(x.req.MaxTokens), true
 	case "request.tools":

@@ -43,7 +43,7 @@ func exchangeFor(tb testing.TB, body string) *exchange {
 	if fail != nil {
 		tb.Fatal(fail)
 	}
-	return &exchange{r: r, req: req, op: llm.OpChat, identity: &auth.Identity{Tenant: "t", Tier: "paid", Key: "k"}, listener: &listener{name: "l"}, record: &usage.Record{}}
+	return &exchange{r: r, req: req, op: llm.OpChat, identity: &auth.Identity{Tenant: "t", Tier: "paid", Key: "k"}, listener: &listener{name: "l"}, account: account{record: &usage.Record{}}}
 }
 
 const conditionBody = `{"model":"m","stream":true,"max_tokens":5,"tools":[{"type":"function","function":{"name":"f"}}],"response_format":{"type":"json_object"},"messages":[{"role":"user","content":[{"type":"text","text":"what is this?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}`

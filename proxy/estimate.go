@@ -75,34 +75,54 @@ func (x *exchange) estimate(tg *target) int {
 	if tg == nil {
 		return x.req.Prompt.Tokens()
 	}
-	return int(float64(x.count(tg)) * tg.ratio.of())
+	n, by := x.count(tg)
+	if by {
+		return int(float64(n) * tg.exact.of())
+	}
+	return int(float64(n) * tg.ratio.of())
 }
 
-// count is the estimate before it is corrected.
-func (x *exchange) count(tg *target) int {
+// count is the estimate before it is corrected. exact: by a tokenizer.
+func (x *exchange) count(tg *target) (n int, exact bool) {
 	plain, by := x.req.Prompt.Tokens(), tg.encoding
 	if by == "" && x.op.Counts() { // the one who asks is the client
 		by = encoding(tg.named(x))
 	}
 	if by == "" {
-		return plain
+		return plain, false
 	}
 	if x.plan.counted.encoding == by {
-		return x.plan.counted.tokens
+		return x.plan.counted.tokens, true
 	}
 	c := x.server.tokenizers.of(by)
 	if c == nil {
-		return plain
+		return plain, false
 	}
 	x.plan.counted = counted{by, tokensOf(c, x, plain)}
-	return x.plan.counted.tokens
+	return x.plan.counted.tokens, true
+}
+
+// promptTokens is about how many tokens the prompt has for the target, by what is
+// known already: no tokenizer is asked.
+func (x *exchange) promptTokens() int {
+	if x.req == nil {
+		return 0
+	}
+	n, tg := x.req.Prompt.Tokens(), x.target
+	if tg == nil || tg.mark == nil {
+		return n
+	}
+	if c := x.plan.counted; c.encoding != "" && c.encoding == tg.encoding {
+		return int(float64(c.tokens) * tg.exact.of())
+	}
+	return int(float64(n) * tg.ratio.of())
 }
 
 // answerCount answers a request to count with the estimate for the target, which has
 // no call for it.
 func (x *exchange) answerCount() {
 	n := max(1, x.estimate(x.target))
-	x.record.Tokens.Input, x.record.Dropped = n, nil
+	x.record.Dropped = nil
 	x.estimated = "input_tokens"
 	if x.op == llm.OpCountContents {
 		x.estimated = "totalTokens"

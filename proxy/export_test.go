@@ -55,7 +55,7 @@ func UsesFrames(w http.ResponseWriter, r *http.Request, status int) bool {
 // AfterLostComment sends a client of w one event, then a comment that it has idle
 // to take, then another event, and returns the errors of the three.
 func AfterLostComment(w http.ResponseWriter, r *http.Request, idle time.Duration, event []byte) (first, comment, second error) {
-	x := &exchange{w: w, r: r, ctl: http.NewResponseController(w), record: &usage.Record{Status: http.StatusOK}}
+	x := &exchange{w: w, r: r, ctl: http.NewResponseController(w), account: account{record: &usage.Record{Status: http.StatusOK}}}
 	x.table = &table{cfg: &config.Config{Limits: config.Limits{WriteIdle: config.Duration(idle)}}}
 	x.ping = &pinger{x: x, timer: time.NewTimer(time.Hour)}
 	x.sent = true

@@ -129,7 +129,7 @@ httpRoutes: [{name: r, parents: [{listener: l}], rules: [{backends: [{pool: m}]}
 			t.Fatalf("%d %s", res.StatusCode, b)
 		}
 		rec := r.record(i)
-		if !rec.Stream || rec.Tokens.Output != 2 || rec.Tokens.Input != 9 || rec.Finish != "stop" || rec.ErrorClass != "" {
+		if !rec.Stream || rec.Counts.Output != 2 || rec.Counts.Prompt() != 9 || rec.Finish != "stop" || rec.ErrorClass != "" {
 			t.Errorf("record %+v", rec)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/llm"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -20,6 +21,9 @@ type Instruments struct {
 	ttft     *prometheus.HistogramVec
 	tpot     *prometheus.HistogramVec
 	tokens   *prometheus.CounterVec
+	cost     *prometheus.CounterVec
+	unpriced *prometheus.CounterVec
+	sources  *prometheus.CounterVec
 	attempts *prometheus.CounterVec
 	fallen   *prometheus.CounterVec
 	routes   *prometheus.CounterVec
@@ -59,7 +63,13 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help:    "Mean time between the output tokens of one stream.",
 			Buckets: []float64{.005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}}, []string{"model", "pool"}),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_tokens_total",
-			Help: "Tokens by kind: input, cached (part of input), output."}, []string{"model", "pool", "kind"}),
+			Help: "Tokens by kind: input, cached and written (parts of input), output, reasoning (part of output), audio (part of either)."}, []string{"model", "pool", "kind"}),
+		cost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_cost_usd_total",
+			Help: "What requests cost in USD, by the price table; those whose price is not known are in penstock_unpriced_requests_total."}, []string{"model", "pool"}),
+		unpriced: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_unpriced_requests_total",
+			Help: "Requests that used tokens and have no known price, although there are prices."}, []string{"model", "pool"}),
+		sources: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_usage_sources_total",
+			Help: "Requests that used tokens by who counted them: reported (the server), estimated (the gateway), partial (the answer broke off), lost."}, []string{"source"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_attempts_failed_total",
 			Help: "Attempts at members that brought no answer, by the error that one would have reported."}, []string{"pool", "code"}),
 		fallen: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_fallbacks_total",
@@ -78,7 +88,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Exchanges cut because a drain ran out of time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.attempts, in.fallen, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.cost, in.unpriced, in.sources, in.attempts, in.fallen, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
 	}
 	return in
 }
@@ -146,9 +156,25 @@ func (in *Instruments) observe(x *exchange) {
 	if rec.TPOT > 0 {
 		c.tpot.Observe(rec.TPOT)
 	}
-	c.input.Add(float64(rec.Tokens.Input))
-	c.cached.Add(float64(rec.Tokens.Cached))
-	c.output.Add(float64(rec.Tokens.Output))
+	u := &rec.Counts
+	c.input.Add(float64(u.Prompt()))
+	c.cached.Add(float64(u.CacheRead))
+	c.output.Add(float64(u.Completion()))
+	if n := u.Written(); n > 0 {
+		in.tokens.WithLabelValues(c.model, c.pool, "written").Add(float64(n))
+	}
+	if u.Reasoning > 0 {
+		in.tokens.WithLabelValues(c.model, c.pool, "reasoning").Add(float64(u.Reasoning))
+	}
+	if n := u.AudioInput + u.AudioOutput; n > 0 {
+		in.tokens.WithLabelValues(c.model, c.pool, "audio").Add(float64(n))
+	}
+	if rec.Cost.Known && rec.Cost.Pico > 0 {
+		in.cost.WithLabelValues(c.model, c.pool).Add(float64(rec.Cost.Pico) / float64(config.Dollar))
+	}
+	if u.Source != llm.Nothing {
+		in.sources.WithLabelValues(u.Source.String()).Inc()
+	}
 }
 
 func (in *Instruments) attemptFailed(pool, code string) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/usage"
 )
 
 // models compiles the models of a configuration.
@@ -65,6 +66,7 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 		timeouts: mc.Timeouts.Or(cfg.Timeouts), attempts: max(r.Attempts, 1), resends: 1, budget: newBudget(r.Budget),
 		perTarget: r.PerTarget, backoff: r.Backoff.D(), maxWait: r.MaxWait.D(), within: r.Within.D(),
 	}}
+	m.maxCost = mc.MaxCost
 	if mc.Degraded != nil {
 		m.degraded = mc.Degraded.Text
 	}
@@ -137,7 +139,7 @@ func (b *builder) modelTarget(mc *config.Model, tc config.Target, m *model) (*ta
 	if tg.can != nil && tg.can.Regions != nil {
 		tg.regions = tg.can.Regions
 	}
-	if tg.can != nil && tg.can.Context > 0 || strings.Contains(tc.When, "request.tokens") { // else nobody asks
+	if tg.can != nil && tg.can.Context > 0 || strings.Contains(tc.When, "request.tokens") || strings.Contains(tc.When, "request.cost") || mc.MaxCost != nil { // else nobody asks
 		tg.encoding = encoding(tg.model)
 	}
 	bounds := tc.Timeouts.Or(above)
@@ -217,6 +219,7 @@ func (b *builder) target(name, model string) (*target, error) {
 		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 	}
 	tg.quirks = llm.Quirks{MaxTokens: true, SystemRole: true} // which every engine knows
+	tg.query = usage.Query{Pool: name}
 	return tg, nil
 }
 
@@ -232,8 +235,9 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()
+	tg.query, tg.tiered = queryOf(&pc, q.Name), pc.Dialect == config.ProviderOpenAI || pc.Dialect == config.ProviderAzure
 	accounts := p.Accounts()
-	tg.accounts = len(accounts)
+	tg.accounts, tg.limits = len(accounts), credentialLimits(&pc)
 	if d, ok := p.Speaks(llm.OpResponses); ok && d == llm.DialectResponses {
 		tg.seals = map[string]string{}
 		for _, account := range accounts {

@@ -67,7 +67,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 	if m.name != asked && !m.wild {
 		x.record.Alias = m.name
 	}
-	x.record.Stream = x.req.Stream
+	x.record.Stream, x.record.ServiceTier = x.req.Stream, x.req.ServiceTier
 	x.plan.estimated = x.req.Prompt.Tokens()
 	x.plan.chain = m.fallbacks
 	x.plan.models = append(x.plan.models, m)
@@ -167,7 +167,10 @@ func (x *exchange) unfit(tg *target) string {
 	} else if !ok {
 		return "its condition does not hold: " + tg.when.text
 	}
-	return x.incapable(tg)
+	if why := x.incapable(tg); why != "" {
+		return why
+	}
+	return x.tooDear(tg)
 }
 
 // has says that tg has the operation, in the client's dialect or another.

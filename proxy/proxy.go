@@ -27,6 +27,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 )
 
@@ -44,6 +45,7 @@ type Options struct {
 	Images  provider.FetchOptions // of images that a target wants inline
 	Stored  func() *auth.Registry // keys of the store of the configuration that is being prepared, nil for none; nil: there never is one
 	Keys    *auth.Instruments     // nil: none
+	Limits  *quota.Limiter        // nil: one that counts in memory
 }
 
 // Server is the data plane of one process.
@@ -52,6 +54,7 @@ type Server struct {
 	metrics    *Instruments
 	records    func(*usage.Record)
 	images     *provider.Fetcher
+	limits     limits
 	tokenizers tokenizers
 	stored     func() *auth.Registry
 	guard      *auth.Guard
@@ -78,7 +81,8 @@ type Server struct {
 // mark is what was seen of a target.
 type mark struct {
 	load  load
-	ratio ratio
+	ratio ratio // to the estimate by characters
+	exact ratio // to the tokenizer's count
 	spans spans
 }
 
@@ -101,11 +105,15 @@ func New(o Options) *Server {
 	if o.Stored == nil {
 		o.Stored = func() *auth.Registry { return nil }
 	}
+	if o.Limits == nil {
+		o.Limits = quota.NewLimiter(quota.Options{})
+	}
 	s := &Server{
 		stored: o.Stored, guard: auth.NewGuard(1, o.Log, o.Keys), // Commit sets the number
 		log: o.Log, metrics: o.Metrics, records: o.Records, images: provider.NewFetcher(o.Images),
 		files: fileLimit(), ending: make(chan struct{}), listeners: map[string]*listener{}, upstreams: map[upstreamKey]*upstream{},
 	}
+	s.limits.limiter = o.Limits
 	s.metrics.openBy(func() float64 { return float64(s.open.Load()) })
 	return s
 }
@@ -181,6 +189,7 @@ func (c *Change) Commit() {
 	})
 	s.guard.SetFailures(max(1, c.table.cfg.Keys.Failures))
 	if old := s.table.Swap(c.table); old != nil {
+		s.limits.forget()
 		s.metrics.forget(old.cfg, c.table.cfg)
 	}
 	for key, u := range s.upstreams {

@@ -39,7 +39,7 @@ type Step struct {
 // routes are not asked. body is that of the request; r has no more than its
 // path and headers.
 func (s *Server) Rehearse(r *http.Request, body []byte, model string, id *auth.Identity) (*Rehearsal, *llm.Error) {
-	x := &exchange{server: s, table: s.table.Load(), r: r, route: &route{}, identity: id, record: &usage.Record{}, path: r.URL.Path, op: llm.OpOf(r.URL.Path)}
+	x := &exchange{server: s, table: s.table.Load(), r: r, route: &route{}, identity: id, account: account{record: &usage.Record{}}, path: r.URL.Path, op: llm.OpOf(r.URL.Path)}
 	var fail *llm.Error
 	if x.req, fail = llm.ReadAt(x.op, x.path, r.Header.Get("Content-Type"), body, x.table.readLimits); fail != nil {
 		return nil, fail

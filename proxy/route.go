@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/provider"
+	"github.com/penstock/penstock/quota"
+	"github.com/penstock/penstock/usage"
 	"github.com/tiktoken-go/tokenizer"
 )
 
@@ -33,6 +36,8 @@ type table struct {
 	labels     map[string]bool   // of every target
 	paths      map[string]bool   // request paths that some pool allows besides OpenAI's
 	readLimits llm.Limits
+	prices     *usage.Prices
+	unpriced   sync.Map // labels of targets whose price is not known, and that was told
 }
 
 // route is one config.Route on one listener.
@@ -46,10 +51,11 @@ type route struct {
 // model is a name resolved to its targets. Aliases share the value.
 type model struct {
 	service
-	name      string // after aliases
-	report    bool   // answers carry the name that was asked for
-	wild      bool   // name is a pattern
-	weighted  bool   // a weight is written
+	name      string      // after aliases
+	report    bool        // answers carry the name that was asked for
+	wild      bool        // name is a pattern
+	maxCost   *config.USD // of a request; nil: none
+	weighted  bool        // a weight is written
 	affinity  bool
 	several   bool // more than one account, or pool, may serve it
 	fallbacks []fallback
@@ -90,9 +96,12 @@ type target struct {
 	turn     atomic.Uint64 // of the round robin
 	http     *httpTarget   // on HTTP routes
 
-	provider *provider.Provider // nil: a pool
-	accounts int                // at the provider
-	seals    map[string]string  // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
+	provider *provider.Provider     // nil: a pool
+	accounts int                    // at the provider
+	limits   map[string]*quota.Node // of the accounts by their names; nil: none has any
+	query    usage.Query            // whose prices are its
+	tiered   bool                   // service_tier is passed on as it is
+	seals    map[string]string      // names of the accounts by their marks, where reasoning is encrypted (see llm.Seal)
 	terms
 }
 
@@ -141,6 +150,10 @@ func (s *Server) buildTable(cfg *config.Config, backends map[string]Backend, pro
 			cfg: cfg, keys: auth.New(cfg.Tenants, s.stored()), aliases: map[string]string{}, sites: map[string]*site{}, models: map[string]*model{}, labels: map[string]bool{}, paths: map[string]bool{},
 			readLimits: llm.Limits{Depth: cfg.Limits.JSONDepth},
 		},
+	}
+	var problems config.Problems
+	if b.table.prices, problems, _ = usage.NewPrices(&cfg.Prices); len(problems) > 0 {
+		return nil, problems
 	}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]

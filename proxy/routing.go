@@ -126,12 +126,11 @@ func (x *exchange) learn() {
 	if x.target == nil || x.rule != nil || x.target.mark == nil {
 		return
 	}
-	if x.record.Tokens.Reported && x.plan.estimated > 0 {
-		estimated := x.plan.estimated
+	if u := &x.record.Counts; u.Reported() && !u.NoPrompt && x.plan.estimated > 0 {
+		x.target.ratio.learn(x.plan.estimated, u.Prompt())
 		if c := x.plan.counted; c.encoding != "" && c.encoding == x.target.encoding {
-			estimated = c.tokens
+			x.target.exact.learn(c.tokens, u.Prompt())
 		}
-		x.target.ratio.learn(estimated, x.record.Tokens.Input)
 	}
 	if x.record.Status == http.StatusOK && x.record.ErrorClass == "" {
 		x.target.spans.add(time.Since(x.record.Time))
@@ -156,7 +155,7 @@ func (x *exchange) refusal(a *answer) *failure {
 	}
 	for i := range x.plan.chain {
 		if x.plan.chain[i].takes(class) {
-			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true, foreign: true}
+			f := &failure{reply: llm.ReadError(llm.DialectOpenAI, a.res.StatusCode, body), class: v.Class, sent: true, reached: true, replied: true, foreign: true}
 			a.close()
 			return f
 		}

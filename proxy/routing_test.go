@@ -301,7 +301,7 @@ func (s *scene) told(rec *usage.Record) {
 	}
 	show := map[string]any{
 		"status": rec.Status, "modelAsked": rec.ModelAsked, "modelUsed": rec.ModelUsed, "attempts": rec.Attempts, "served": rec.Provider + rec.Pool,
-		"tokens": fmt.Sprintf("%d+%d/%d %v", rec.Tokens.Input, rec.Tokens.Cached, rec.Tokens.Output, rec.Tokens.Reported),
+		"tokens": fmt.Sprintf("%d+%d/%d %v", rec.Counts.Prompt(), rec.Counts.CacheRead, rec.Counts.Completion(), rec.Counts.Source),
 	}
 	for name, value := range map[string]string{"alias": rec.Alias, "fallback": rec.Fallback, "errorClass": rec.ErrorClass, "finish": rec.Finish, "key": rec.Key, "bound": rec.Bound} {
 		if value != "" {
@@ -310,7 +310,14 @@ func (s *scene) told(rec *usage.Record) {
 	}
 	tries := []string{}
 	for _, t := range rec.Tries {
-		tries = append(tries, strings.TrimSpace(t.Target+" "+t.Error))
+		text := strings.TrimSpace(t.Target + " " + t.Error)
+		if t.Used != nil && rec.Prices != "" {
+			text += fmt.Sprintf(", %d/%d %v for %v", t.Used.Counts.Prompt(), t.Used.Counts.Completion(), t.Used.Counts.Source, t.Used.Cost)
+		}
+		tries = append(tries, text)
+	}
+	if rec.Prices != "" {
+		show["cost"] = strings.TrimSpace(rec.Cost.String() + " " + rec.ServiceTier + " " + rec.Unpriced)
 	}
 	if len(tries) > 0 {
 		show["tries"] = tries

@@ -41,10 +41,16 @@ type exchange struct {
 	plan     plan     // who is left to try
 	aimed
 	picking
-	http   outgoing // on HTTP routes
-	record *usage.Record
-	ping   *pinger // of a stream; nil: none
+	http outgoing // on HTTP routes
+	ping *pinger  // of a stream; nil: none
+	account
 	progress
+}
+
+// account is what is kept of the exchange, and what it takes of limits.
+type account struct {
+	record *usage.Record
+	spending
 }
 
 // aimed is at whom the request goes now, and what he gets.
@@ -74,6 +80,7 @@ type progress struct {
 	// estimated is the member of the answer that the gateway has counted itself.
 	estimated string
 	reader    llm.Reader // of the answer that is sent; nil: none
+	began     time.Time  // the attempt that is under way, or was last
 }
 
 // serve is one request from its first line to its last byte. What it returns
@@ -113,12 +120,15 @@ func (x *exchange) serve() *llm.Error {
 	if fail := x.resolve(x.req.Model); fail != nil { // 4. the model, and who of its targets may serve
 		return fail
 	}
-	a, fail := x.attempts()      // 5. pick or prepare, dial, first output; the next target while nothing was sent
+	if fail := x.reserve(); fail != nil { // 5. of every limit on the way, or of none
+		return fail
+	}
+	a, fail := x.attempts()      // 6. pick or prepare, dial, first output; the next target while nothing was sent
 	if fail != nil || a == nil { // nil: the gateway has answered itself
 		return fail
 	}
-	return x.stream(a) // 6. to the client as it comes
-} // 7. settle is deferred by handle
+	return x.stream(a) // 7. to the client as it comes
+} // 8. settle is deferred by handle
 
 // handle runs one exchange on a listener.
 func (s *Server) handle(l *listener, w http.ResponseWriter, r *http.Request) {
@@ -185,11 +195,10 @@ func (x *exchange) settle() {
 		rec.Status, rec.ErrorClass, rec.Error = StatusClientClosed, "client_closed", "the client left"
 	}
 	rec.Total, rec.Skipped = time.Since(rec.Time).Seconds(), x.leftOut()
+	x.spend()
+	x.settleLimits()
 	if x.pick != nil {
-		o := epp.Outcome{Usage: llm.Usage{
-			Input: rec.Tokens.Input, Output: rec.Tokens.Output, Cached: rec.Tokens.Cached,
-			Reasoning: rec.Tokens.Reasoning, Reported: rec.Tokens.Reported,
-		}}
+		o := epp.Outcome{Usage: rec.Counts}
 		if rec.ErrorClass != "" {
 			o.Err = exchangeError(rec.ErrorClass)
 		}

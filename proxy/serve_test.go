@@ -42,8 +42,8 @@ func TestAnswerCarriesTheNameThatWasAskedFor(t *testing.T) {
 		t.Errorf("headers %v", res.Header)
 	}
 	rec := r.record(0)
-	if rec.ModelAsked != "m" || rec.ModelUsed != "up-m" || rec.Status != 200 || rec.Attempts != 1 || rec.Tokens.Input != 9 ||
-		rec.Tokens.Output != 2 || !rec.Tokens.Reported || rec.Finish != "stop" || rec.Picked != rec.Served || rec.ErrorClass != "" {
+	if rec.ModelAsked != "m" || rec.ModelUsed != "up-m" || rec.Status != 200 || rec.Attempts != 1 || rec.Counts.Input != 9 ||
+		rec.Counts.Output != 2 || !rec.Counts.Reported() || rec.Finish != "stop" || rec.Picked != rec.Served || rec.ErrorClass != "" {
 		t.Errorf("record %+v", rec)
 	}
 }
@@ -67,7 +67,7 @@ func TestStreamUsageIsAskedForAndTakenOut(t *testing.T) {
 		t.Errorf("usage was not asked for: %s", s)
 	}
 	rec := r.record(0)
-	if rec.Tokens.Input != 9 || rec.Tokens.Cached != 4 || rec.Tokens.Output != 2 || rec.TTFT <= 0 || !rec.Stream {
+	if rec.Counts.Prompt() != 9 || rec.Counts.CacheRead != 4 || rec.Counts.Output != 2 || rec.TTFT <= 0 || !rec.Stream {
 		t.Errorf("record %+v", rec)
 	}
 }

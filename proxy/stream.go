@@ -42,7 +42,7 @@ type relay struct {
 func (x *exchange) stream(a *answer) *llm.Error {
 	defer a.close()
 	res := a.res
-	y := &relay{x: x, a: a, sse: a.sse, tap: a.reader, observer: x.observer(), prompt: x.req.Prompt.Tokens()}
+	y := &relay{x: x, a: a, sse: a.sse, tap: a.reader, observer: x.observer(), prompt: x.promptTokens()}
 	if fail := x.unopened(a); fail != nil {
 		x.record.Served = a.where()
 		return fail
@@ -116,7 +116,7 @@ func (x *exchange) sendHead(res *http.Response) {
 	if x.record.ModelUsed != "" {
 		h.Set("X-Model-Used", x.record.ModelUsed)
 	}
-	if x.translation != nil && x.op == llm.OpEmbeddings && res.StatusCode < 300 && !x.reader.Usage().Reported {
+	if x.translation != nil && x.op == llm.OpEmbeddings && res.StatusCode < 300 && !x.reader.Usage().Told() {
 		x.estimated = "usage"
 	}
 	x.tellRouting(h)
@@ -158,6 +158,7 @@ func (x *exchange) passHeader(out, in http.Header) {
 
 // mark puts into an answer's head what concerns the exchange as a whole.
 func (x *exchange) mark(h http.Header) {
+	x.tellLimits(h)
 	if x.rule != nil && x.rule.cors != nil {
 		x.rule.cors.mark(h, x.r)
 	}
@@ -358,15 +359,13 @@ func (x *exchange) waits() {
 // note writes what the tap saw into the record.
 func (y *relay) note() {
 	rec, u := y.x.record, y.tap.Usage()
-	rec.Tokens.Input, rec.Tokens.Output, rec.Tokens.Cached = u.Input, u.Output, u.Cached
-	rec.Tokens.Reasoning, rec.Tokens.Reported = u.Reasoning, u.Reported
-	rec.Finish = y.tap.FinishReason()
-	if !u.Reported && rec.Tokens.Input == 0 {
-		rec.Tokens.Input = y.prompt
+	if y.a.res.StatusCode < 300 {
+		rec.Counts = u.WithPrompt(y.prompt)
 	}
+	rec.Finish = y.tap.FinishReason()
 	if !y.first.IsZero() {
 		rec.TTFT = y.first.Sub(rec.Time).Seconds()
-		if n := rec.Tokens.Output; n > 1 && y.last.After(y.first) {
+		if n := u.Completion(); n > 1 && y.last.After(y.first) {
 			rec.TPOT = y.last.Sub(y.first).Seconds() / float64(n-1)
 		}
 	}

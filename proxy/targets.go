@@ -69,10 +69,19 @@ func (f *fallback) classes() string {
 	return text
 }
 
+// corrected is how many tokens the target counts for one that is estimated, in the
+// way in which its prompts are.
+func (tg *target) corrected() float64 {
+	if tg.encoding != "" {
+		return tg.exact.of()
+	}
+	return tg.ratio.of()
+}
+
 func (tg *target) status(model, fallback string) TargetStatus {
 	s := TargetStatus{
 		Model: model, Target: tg.label, Pool: tg.pool, Upstream: cmp.Or(tg.model, tg.star), Priority: tg.priority, Weight: tg.weight, Fallback: fallback,
-		Open: tg.load.open.Load(), Wait: math.Float64frombits(tg.load.wait.Load()), Tokens: tg.ratio.of(),
+		Open: tg.load.open.Load(), Wait: math.Float64frombits(tg.load.wait.Load()), Tokens: tg.corrected(),
 	}
 	if tg.provider != nil {
 		health := tg.provider.State(tg.model)

@@ -40,6 +40,9 @@ func (x *exchange) upgrade() *llm.Error {
 	if x.target.provider != nil {
 		return llm.UpgradeRefused(x.r.Header.Get("Upgrade"))
 	}
+	if fail := x.reserve(); fail != nil {
+		return fail
+	}
 	return x.handOver()
 }
 

@@ -83,7 +83,7 @@ func TestRecordsAreJSONLinesInOrder(t *testing.T) {
 	l := open(t, config.Records{Path: path, Buffer: 100}, usage.Options{Metrics: usage.NewInstruments(reg)})
 	var want []string
 	for i := range 100 {
-		l.Emit(&usage.Record{RequestID: strconv.Itoa(i), Error: "<a & b>", Tokens: usage.TokensOf(llm.Usage{Input: 3, Cached: 2, Output: i, Reported: true})})
+		l.Emit(&usage.Record{RequestID: strconv.Itoa(i), Error: "<a & b>", Spending: usage.Spending{Counts: llm.Usage{Input: 1, CacheRead: 2, Output: i, Source: llm.Reported}}})
 		want = append(want, strconv.Itoa(i))
 	}
 	if err := l.Close(t.Context()); err != nil {
@@ -100,7 +100,7 @@ func TestRecordsAreJSONLinesInOrder(t *testing.T) {
 	if diff := cmp.Diff(want, ids(t, rest)); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(rest, `"error":"<a & b>"`) || !strings.Contains(rest, `"tokens":{"input":3,"cached":2,"output":99,"reported":true}`) {
+	if !strings.Contains(rest, `"error":"<a & b>"`) || !strings.Contains(rest, `"tokens":{"input":1,"cacheRead":2,"output":99,"source":"reported"},"costUSD":null`) {
 		t.Errorf("the last record lacks its error or tokens: %s", rest[len(rest)-300:])
 	}
 	if diff := cmp.Diff(map[string]float64{"penstock_records_written_total": 100}, counters(t, reg)); diff != "" {

@@ -6,17 +6,13 @@
 //
 // It leaves counting tokens to package llm and the metrics of requests to
 // package proxy. Start reading at [Record]; a [Log] writes records as JSON
-// lines.
+// lines. [Prices] is the price table, [Price.Cost] the arithmetic.
 //
 // Always true: [Log.Emit] never blocks and never fails; a record that cannot
 // be kept is dropped and counted.
 package usage
 
-import (
-	"time"
-
-	"github.com/penstock/penstock/llm"
-)
+import "time"
 
 // Record is what is known of one request when it has ended. Times are in
 // seconds; a zero that means "not reached" is left out of the JSON.
@@ -39,8 +35,8 @@ type Record struct {
 	Status     int    `json:"status"` // as sent; 499: the client left
 	ErrorClass string `json:"errorClass,omitempty"`
 	Error      string `json:"error,omitempty"`
-	Tokens     Tokens `json:"tokens"`
-	Finish     string `json:"finishReason,omitempty"`
+	Spending
+	Finish string `json:"finishReason,omitempty"`
 	Timing
 	Traffic
 }
@@ -64,6 +60,14 @@ type Routing struct {
 	Bound    string    `json:"bound,omitempty"`    // the key that allowed no further attempt, although somebody was left to ask
 	Skipped  []Skipped `json:"skipped,omitempty"`  // targets that could not serve the request, or were out
 	Dropped  []string  `json:"dropped,omitempty"`  // parameters that the target has no word for
+	Limiting
+}
+
+// Limiting is what limits had to say.
+type Limiting struct {
+	Limit  string   `json:"limit,omitempty"`       // that refused the request: its node, amount, unit and window
+	Warned []string `json:"limitWarned,omitempty"` // limits of which more than their soft threshold is in use
+	Shadow []string `json:"limitShadow,omitempty"` // limits in shadow mode that would have refused the request
 }
 
 // Attempt is one attempt at a target.
@@ -71,6 +75,13 @@ type Attempt struct {
 	Target  string  `json:"target"`
 	Error   string  `json:"error,omitempty"` // "": it answered
 	Seconds float64 `json:"seconds"`         // until the answer began, or failed
+	Used    *Used   `json:"used,omitempty"`  // nil: nothing
+}
+
+// Used is what one attempt used, and what that costs.
+type Used struct {
+	Counts Counts `json:"tokens"`
+	Cost   Cost   `json:"costUSD"`
 }
 
 // Skipped is a target that was left out, and why.
@@ -90,18 +101,4 @@ type Timing struct {
 type Traffic struct {
 	BytesIn  int64 `json:"bytesIn"`
 	BytesOut int64 `json:"bytesOut"`
-}
-
-// Tokens are llm.Usage for the record.
-type Tokens struct {
-	Input     int  `json:"input"`
-	Cached    int  `json:"cached"`
-	Output    int  `json:"output"`
-	Reasoning int  `json:"reasoning,omitempty"`
-	Reported  bool `json:"reported"` // false: counted by the gateway
-}
-
-// TokensOf converts.
-func TokensOf(u llm.Usage) Tokens {
-	return Tokens{Input: u.Input, Cached: u.Cached, Output: u.Output, Reasoning: u.Reasoning, Reported: u.Reported}
 }

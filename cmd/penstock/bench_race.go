@@ -286,7 +286,7 @@ func (c *schedulerChooser) Done(now time.Duration, r *bench.Request, e bench.End
 	out := epp.Outcome{Err: errors.New("failed")}
 	switch e.Outcome {
 	case bench.Answered:
-		out = epp.Outcome{Usage: llm.Usage{Input: pick.prompt, Output: e.Output, Cached: e.Cached, Reported: true}}
+		out = epp.Outcome{Usage: llm.Usage{Input: pick.prompt - e.Cached, Output: e.Output, CacheRead: e.Cached, Source: llm.Reported}}
 		pick.member.Report(pool.OK)
 	case bench.Refused:
 		pick.member.Report(pool.Refused)

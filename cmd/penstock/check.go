@@ -24,6 +24,7 @@ import (
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
+	"github.com/penstock/penstock/usage"
 )
 
 // The exit codes of every command.
@@ -264,9 +265,11 @@ func loadConfig(file string, o config.Options) (*config.Config, error) {
 }
 
 // checkContent compiles what package config leaves to others: picker profiles,
-// whose plug-ins package epp alone knows, and the conditions of targets.
+// whose plug-ins package epp alone knows, the conditions of targets, and lists of
+// prices.
 func checkContent(cfg *config.Config) []*config.Problem {
-	return slices.Concat(checkPickers(cfg), proxy.CheckConditions(cfg), provider.Check(cfg))
+	_, prices, _ := usage.NewPrices(&cfg.Prices)
+	return slices.Concat(checkPickers(cfg), proxy.CheckConditions(cfg), provider.Check(cfg), prices)
 }
 
 func checkPickers(cfg *config.Config) []*config.Problem {
@@ -337,7 +340,8 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 
 // advise is about what is valid and may yet not be meant.
 func advise(cfg *config.Config) []*config.Problem {
-	notes := slices.Concat(hostnames(cfg), unasked(cfg), unserved(cfg))
+	prices, _, unbilled := usage.NewPrices(&cfg.Prices)
+	notes := slices.Concat(hostnames(cfg), unasked(cfg), unserved(cfg), unbilled, prices.Doubts(), proxy.Unpriced(cfg))
 	open := map[string]bool{} // pools whose picker elsewhere may be gone
 	for _, p := range cfg.Pools {
 		open[p.Name] = p.Picker.Remote != nil && p.Picker.Remote.FailureMode == config.FailOpen

@@ -25,6 +25,7 @@ import (
 	"github.com/penstock/penstock/pool"
 	"github.com/penstock/penstock/provider"
 	"github.com/penstock/penstock/proxy"
+	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -45,8 +46,8 @@ type gateway struct {
 	pickers *extproc.Listeners // where other gateways ask
 
 	instruments
+	spending
 	reloads reloads
-	keyring *keyring
 
 	cfg     atomic.Pointer[config.Config]
 	records atomic.Pointer[usage.Log]
@@ -162,9 +163,9 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	reg.MustRegister(g.reloads.total, g.reloads.ok, g.reloads.time, build)
 	g.pickers = extproc.NewListeners(extproc.ListenersOptions{Log: log, Metrics: extproc.NewServerInstruments(reg), Ready: func() bool { return g.refusal() == "" }})
 	g.keyring = newKeyring(reg)
+	g.limiter = quota.NewLimiter(quota.Options{Log: log, Metrics: quota.NewInstruments(reg)})
 	g.proxy = proxy.New(proxy.Options{
-		Stored: g.keyring.registry, Keys: g.keyring.failures,
-		Log: log, Metrics: proxy.NewInstruments(reg),
+		Log: log, Metrics: proxy.NewInstruments(reg), Limits: g.limiter, Stored: g.keyring.registry, Keys: g.keyring.failures,
 		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r) },
 	})
 	return g
@@ -336,16 +337,14 @@ func (g *gateway) apply(cfg *config.Config) (err error) {
 
 	old := g.cfg.Load()
 	if old == nil || old.Records != cfg.Records {
-		l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
-		if err != nil {
-			return fmt.Errorf("records: %w", err)
+		if err := g.openRecords(cfg, &undo, &commits); err != nil {
+			return err
 		}
-		undo = append(undo, func() { closeRecords(l) })
-		commits = append(commits, func() {
-			if before := g.records.Swap(l); before != nil {
-				go closeRecords(before)
-			}
-		})
+	}
+	if old == nil || !reflect.DeepEqual(old.Quota, cfg.Quota) {
+		if err := g.openQuota(cfg, &undo, &commits); err != nil {
+			return err
+		}
 	}
 	adminServer, opsServer, err := g.buildSides(cfg, &undo, &commits)
 	if err != nil {
@@ -602,6 +601,7 @@ func (g *gateway) close(ctx context.Context) int {
 		p.pool.Close()
 		p.closePicker()
 	}
+	g.limiter.Close()
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
 	}
@@ -609,6 +609,21 @@ func (g *gateway) close(ctx context.Context) int {
 	ops.close()
 	g.keyring.close()
 	return cut
+}
+
+// openRecords prepares another sink.
+func (g *gateway) openRecords(cfg *config.Config, undo, commits *[]func()) error {
+	l, err := usage.Open(cfg.Records, usage.Options{Log: g.log, Metrics: g.recordMetrics})
+	if err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	*undo = append(*undo, func() { closeRecords(l) })
+	*commits = append(*commits, func() {
+		if before := g.records.Swap(l); before != nil {
+			go closeRecords(before)
+		}
+	})
+	return nil
 }
 
 // closeRecords gives the sink a bounded time to take what is queued.

@@ -158,6 +158,7 @@ func cause(err error) error {
 type getOptions struct {
 	output, admin string
 	pool, model   string
+	tenant        string
 	n             int
 	objects       objectFlags
 }
@@ -165,7 +166,7 @@ type getOptions struct {
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	c := &cobra.Command{
-		Use:   "get pools|members|pickers|models|targets|picks|gateways|routes|inferencepools|gatewaypolicies",
+		Use:   "get pools|members|pickers|models|targets|limits|picks|gateways|routes|inferencepools|gatewaypolicies",
 		Short: "Show what a running gateway knows, or what became of objects of Kubernetes",
 		Long: `Show what a running gateway knows, from its admin interface.
 
@@ -176,6 +177,8 @@ func newGetCommand() *cobra.Command {
   models   names that clients may ask for, with their targets
   targets  targets of models with their health, and that of the accounts at
            providers; --model NAME for one model
+  limits   limits of tenants, keys, end users and credentials, with what of them
+           is in use; --tenant NAME for one tenant and what is below it
   picks    the newest decisions; --pool NAME, -n COUNT
 
 A value that a server does not report is printed as -, never as 0.
@@ -197,7 +200,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 2 wrong flags.`,
 		Example:   "  penstock get members --pool llama\n  penstock get picks -n 5 -o json\n  penstock get routes --namespace shop\n  penstock get gateways -f manifests/",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"pools", "members", "pickers", "models", "targets", "picks", "gateways", "routes", "inferencepools", "gatewaypolicies", "policies"},
+		ValidArgs: []string{"pools", "members", "pickers", "models", "targets", "limits", "picks", "gateways", "routes", "inferencepools", "gatewaypolicies", "policies"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkOutput(o.output, "table"); err != nil {
 				return err
@@ -220,6 +223,7 @@ Exit codes: 0 printed, 1 the gateway or the cluster was not reached or refused,
 	adminFlag(c, &o.admin)
 	c.Flags().StringVar(&o.pool, "pool", "", "one pool only (members, pickers, picks)")
 	c.Flags().StringVar(&o.model, "model", "", "one model only (targets)")
+	c.Flags().StringVar(&o.tenant, "tenant", "", "one tenant only (limits)")
 	c.Flags().IntVarP(&o.n, "number", "n", 20, "how many picks")
 	o.objects.add(c)
 	return quiet(c)
@@ -234,7 +238,7 @@ func (o *getOptions) source(c *cobra.Command, what string) (kinds []string, err 
 	kinds, both := kindsToGet(what)
 	objects := o.objects.given(c)
 	if kinds != nil && (!both || objects != nil) {
-		if bad := givenOf(c, "admin", "pool", "model", "number"); bad != nil {
+		if bad := givenOf(c, "admin", "pool", "model", "tenant", "number"); bad != nil {
 			return nil, usageError("get %s shows objects of Kubernetes, for which %s", what, meaningless(bad))
 		}
 		return kinds, nil
@@ -245,7 +249,7 @@ func (o *getOptions) source(c *cobra.Command, what string) (kinds []string, err 
 	for _, flag := range []struct {
 		name string
 		of   []string
-	}{{"pool", []string{"members", "pickers", "picks"}}, {"model", []string{"targets"}}, {"number", []string{"picks"}}} {
+	}{{"pool", []string{"members", "pickers", "picks"}}, {"model", []string{"targets"}}, {"tenant", []string{"limits"}}, {"number", []string{"picks"}}} {
 		if !slices.Contains(flag.of, what) && c.Flags().Changed(flag.name) {
 			return nil, usageError("--%s is for get %s, not for %s", flag.name, strings.Join(flag.of, ", "), what)
 		}
@@ -272,6 +276,8 @@ func get(ctx context.Context, a *adminClient, what string, o getOptions, w io.Wr
 			query.Set("model", o.model)
 		}
 		return show(ctx, a, what, query, o.output, w, targetTable)
+	case "limits":
+		return showLimits(ctx, a, o.tenant, o.output, w)
 	case "picks":
 		query.Set("n", strconv.Itoa(o.n))
 		return show(ctx, a, what, query, o.output, w, pickTable)

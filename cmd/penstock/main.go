@@ -48,7 +48,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.AddCommand(
 		newRunCommand(), newGatewayCommand(), newControllerCommand(), newEPPCommand(), newDemoCommand(), newSimCommand(), newBenchCommand(),
-		newCheckCommand(), newConfigCommand(), newImportCommand(), newGetCommand(), newKeysCommand(), newTenantsCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
+		newCheckCommand(), newConfigCommand(), newImportCommand(), newPricesCommand(), newGetCommand(), newKeysCommand(), newTenantsCommand(), newExplainCommand(), newVersionCommand(), newDocsCommand(),
 	)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")

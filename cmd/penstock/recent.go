@@ -64,7 +64,7 @@ func (g *gateway) routeOf(id string) *admin.RouteStatus {
 		Status: r.Status, Fallback: r.Fallback, Bound: r.Bound, Error: r.Error, Dropped: r.Dropped, Pool: r.Pool,
 	}
 	for _, t := range r.Tries {
-		s.Tries = append(s.Tries, admin.TryStatus(t))
+		s.Tries = append(s.Tries, admin.TryStatus{Target: t.Target, Error: t.Error, Seconds: t.Seconds})
 	}
 	for _, k := range r.Skipped {
 		s.Skipped = append(s.Skipped, admin.SkippedStatus(k))

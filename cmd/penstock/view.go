@@ -36,6 +36,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Pools:   g.poolStatus,
 		Models:  g.modelStatus,
 		Targets: g.targetHealth,
+		Limits:  g.limits,
 		Picks:   g.recentPicks,
 		Find:    g.findPick,
 		Route:   g.routeOf,

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// LimitPage is a part of the limits, in the order of their nodes.
+type LimitPage struct {
+	Limits []LimitStatus `json:"limits"`
+	Next   string        `json:"next,omitempty"` // what to send as after for the next part; empty: this is the last
+}
+
+// LimitStatus is how much of one limit is in use. Amounts are in the unit, of money
+// in US dollars.
+type LimitStatus struct {
+	Node     string  `json:"node"`  // acme, acme/search:ci, acme@END-USER, provider NAME/CREDENTIAL
+	Limit    string  `json:"limit"` // 200000 tokens per 1m
+	Unit     string  `json:"unit"`
+	Shadow   bool    `json:"shadow,omitempty"` // it refuses nothing
+	Amount   float64 `json:"amount"`
+	Used     float64 `json:"used"`         // what is reserved included
+	Reserved float64 `json:"reserved"`     // by requests under way
+	Left     float64 `json:"left"`         // that may still be used
+	Reset    float64 `json:"resetSeconds"` // until the limit is as if it were new
+}
+
+const (
+	defaultLimits = 100 // nodes
+	maxLimits     = 1000
+)
+
+func (s *server) limits(w http.ResponseWriter, r *http.Request) {
+	q, n := r.URL.Query(), defaultLimits
+	if text := q.Get("n"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxLimits {
+			writeError(w, http.StatusBadRequest, "n is "+quote(text), fmt.Sprintf("a number from 1 to %d", maxLimits))
+			return
+		}
+	}
+	page, err := s.Limits(r.Context(), q.Get("tenant"), q.Get("after"), n)
+	if err != nil {
+		writeError(w, http.StatusServiceUnavailable, "the store of limits cannot be asked: "+err.Error(), "see quota.redis in the configuration")
+		return
+	}
+	if page.Limits == nil {
+		page.Limits = []LimitStatus{}
+	}
+	writeJSON(w, http.StatusOK, page)
+}

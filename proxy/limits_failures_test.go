@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Penstock Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock/penstock/sim"
+)
+
+// priced is a gateway in front of a simulated provider whose tokens have prices,
+// with a tenant of the given limits.
+func priced(t *testing.T, limits string) (*limited, *sim.Provider) {
+	own, url := simulated(t, sim.ProviderConfig{TTFT: 5 * time.Millisecond, ITL: time.Microsecond})
+	return newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: gpt-sim, targets: [{provider: p}], retries: {attempts: 1}}]
+prices: {version: test, table: [{provider: p, model: gpt-sim, rates: {input: 1, output: 10}}]}
+tenants: [{name: acme, limits: %s, keys: [{name: ci, hash: "$KEY"}]}]
+`, url, limits)), own
+}
+
+// B09: requests side by side do not all pass a budget that is enough for one. What
+// all of them cost stays within it.
+func TestB09SideBySide(t *testing.T) {
+	g, _ := priced(t, "[{usd: 0.01, per: year}]")
+	const body = `{"model":"gpt-sim","max_tokens":900,"messages":[{"role":"user","content":"hello"}]}`
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	passed, refused := 0, 0
+	for range 40 {
+		all.Go(func() {
+			status, text, _, err := g.ask(context.Background(), body)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && status == 200:
+				passed++
+			case err == nil && status == 429 && strings.Contains(text, "budget_exceeded") && strings.Contains(text, "0.01 USD per year"):
+				refused++
+			default:
+				t.Errorf("%d %s %v", status, text, err)
+			}
+		})
+	}
+	all.Wait()
+	total := int64(0)
+	for _, r := range g.records() {
+		total += r.Cost.Pico
+	}
+	if passed == 0 || refused == 0 || total == 0 || total > 1e10 {
+		t.Errorf("%d passed, %d were refused, at %d picodollars", passed, refused, total)
+	}
+	if s := g.use(t)[0]; s.Reserved != 0 || max(s.Used*1000-total, total-s.Used*1000) > 500*int64(passed) {
+		t.Errorf("in use %+v, spent %d", s, total)
+	}
+}
+
+// B10: a budget that is configured is asked, whatever the path.
+func TestB10EveryPathAsksTheBudget(t *testing.T) {
+	g, _ := priced(t, "[{usd: 0.000001, per: year, oversize: debt}]")
+	post := func(path, body string) (int, string) {
+		req, _ := http.NewRequest(http.MethodPost, g.url+path, strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer sk-client-1")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(text)
+	}
+	const chat = `{"model":"gpt-sim","max_tokens":50,"messages":[{"role":"user","content":"hello"}]}`
+	if status, text := post("/v1/chat/completions", chat); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	for path, body := range map[string]string{
+		"/v1/chat/completions":                         chat,
+		"/v1/messages":                                 chat,
+		"/v1/responses":                                `{"model":"gpt-sim","input":"hello"}`,
+		"/v1/completions":                              `{"model":"gpt-sim","prompt":"hello"}`,
+		"/v1/embeddings":                               `{"model":"gpt-sim","input":"hello"}`,
+		"/v1/images/generations":                       `{"model":"gpt-sim","prompt":"hello"}`,
+		"/v1beta/models/gpt-sim:generateContent":       `{"contents":[{"parts":[{"text":"hello"}]}]}`,
+		"/v1beta/models/gpt-sim:embedContent":          `{"content":{"parts":[{"text":"hello"}]}}`,
+		"/v1/moderations":                              `{"model":"gpt-sim","input":"hello"}`,
+		"/v1/chat/completions?a=b":                     strings.Replace(chat, "{", `{"stream":true,`, 1),
+		"/v1beta/models/gpt-sim:streamGenerateContent": `{"contents":[{"parts":[{"text":"hello"}]}]}`,
+	} {
+		if status, text := post(path, body); status != 429 || !strings.Contains(text, "0.000001 USD per year") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
+// B12: paths that are passed on unread have limits too: of requests, and of those
+// under way.
+func TestB12UnreadPathsHaveLimits(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }))
+	defer server.Close()
+	r := newRig(t, []*httptest.Server{server}, tenant("    limits: [{requests: 2, per: 24h}]\n"))
+	for i, want := range []int{200, 200, 429, 429} {
+		path := []string{"/v1/rerank", "/classify"}[i%2]
+		if res, text := r.keyed(path, `{"model":"m","query":"q","documents":["a"]}`); res.StatusCode != want {
+			t.Errorf("%s: %d %s", path, res.StatusCode, text)
+		}
+	}
+}
+
+// B13: the warning comes for that of several windows whose threshold was passed.
+func TestB13TheRightWindowWarns(t *testing.T) {
+	g, _ := priced(t, "[{requests: 100, per: 24h, soft: 0.5}, {requests: 4, per: 12h, soft: 0.5}, {requests: 1000, per: month, soft: 0.5}]")
+	for _, want := range []string{"", "acme: 4 requests per 12h: 50% in use", "acme: 4 requests per 12h: 75% in use"} {
+		status, text, header, err := g.ask(context.Background(), `{"model":"gpt-sim","max_tokens":5,"messages":[{"role":"user","content":"hello"}]}`)
+		if err != nil || status != 200 || header.Get("X-Penstock-Limit-Warning") != want {
+			t.Errorf("%d %s, warning %q, not %q", status, text, header.Get("X-Penstock-Limit-Warning"), want)
+		}
+	}
+}
+
+// B57: what was reserved for a request that is refused later is given back.
+func TestB57RefusedLater(t *testing.T) {
+	g, own := priced(t, "[{tokens: 1000, per: year}, {usd: 1, per: year}, {concurrency: 1}]")
+	own.SetFaults(sim.Faults{Status: 400})
+	for range 5 {
+		if status, text, _, err := g.ask(context.Background(), `{"model":"gpt-sim","max_tokens":900,"messages":[{"role":"user","content":"hello"}]}`); err != nil || status != 400 {
+			t.Fatalf("%d %s %v", status, text, err)
+		}
+	}
+	for _, s := range g.use(t) {
+		if s.Used != 0 || s.Reserved != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	}
+}
+
+// TestUseOfLimits: what is in use can be read, a part at a time, end users and
+// credentials too.
+func TestUseOfLimits(t *testing.T) {
+	_, url := simulated(t, sim.ProviderConfig{TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{name: main, secret: sk-provider, limits: [{requests: 50, per: 24h}]}]}]
+models: [{name: gpt-sim, targets: [{provider: p}]}]
+tenants:
+  - name: acme
+    limits: [{requests: 10, per: 24h}]
+    users: {from: ["header X-User", user], max: 2, limits: [{requests: 1, per: 24h}]}
+    keys: [{name: ci, hash: "$KEY", limits: [{tokens: 5000, per: 24h, models: ["gpt-*"]}, {concurrency: 3}]}]
+  - {name: acme2, limits: [{requests: 5, per: 24h}], keys: [{name: k, hash: "sha256:%064d"}]}
+`, url, 1))
+	ask := func(user string, want int) {
+		t.Helper()
+		body := fmt.Sprintf(`{"model":"gpt-sim","max_tokens":5,"user":%q,"messages":[{"role":"user","content":"hello"}]}`, user)
+		if status, text, _, err := g.ask(context.Background(), body); err != nil || status != want {
+			t.Errorf("%s: %d %s %v", user, status, text, err)
+		}
+	}
+	ask("ann", 200)
+	ask("ann", 429)
+	ask("bob", 200)
+	ask("", 200)      // no end user: the tenant's limits alone
+	ask("carl", 200)  // there is no room for more: he and
+	ask("doris", 429) // she share
+	var names []string
+	read := func(tenant string) {
+		for after := ""; ; {
+			states, next, err := g.server.Limits(context.Background(), tenant, after, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range states {
+				names = append(names, fmt.Sprintf("%s %d/%d", states[i].Limit, states[i].Used, states[i].Reserved))
+			}
+			if after = next; next == "" {
+				return
+			}
+		}
+	}
+	read("")
+	want := []string{
+		"acme: 10 requests per 24h 4/0", "acme2: 5 requests per 24h 0/0", "acme:ci: 5000 tokens per 24h, models gpt-* ",
+		"acme:ci: 3 requests at a time 0/0", "acme@: 1 requests per 24h 1/0", "acme@ann: 1 requests per 24h 1/0", "acme@bob: 1 requests per 24h 1/0",
+		"provider p/main: 50 requests per 24h 4/0",
+	}
+	if len(names) != len(want) {
+		t.Fatalf("%q", names)
+	}
+	for i := range want {
+		if !strings.HasPrefix(names[i], want[i]) {
+			t.Errorf("%q, not %q", names[i], want[i])
+		}
+	}
+	names = nil
+	if read("acme2"); len(names) != 1 {
+		t.Errorf("of acme2: %q", names)
+	}
+}
