@@ -18,6 +18,7 @@ package auth
 import (
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 
 	"github.com/penstock/penstock/config"
@@ -69,6 +70,16 @@ func (id *Identity) Allows(model string) bool {
 func (id *Identity) Denies(model string) bool {
 	for _, n := range id.Nodes {
 		if n.deny != nil && config.MatchesAny(n.deny, model) {
+			return true
+		}
+	}
+	return false
+}
+
+// Restricted says that there are models which the identity may not ask for.
+func (id *Identity) Restricted() bool {
+	for _, n := range id.Nodes {
+		if n.models != nil || n.deny != nil {
 			return true
 		}
 	}
@@ -127,6 +138,24 @@ func Credential(r *http.Request) string {
 		return r.URL.Query().Get("key") // Gemini's libraries of old
 	}
 	return ""
+}
+
+// Strip takes off r what [Credential] may have read, in every place.
+func Strip(r *http.Request) {
+	for _, name := range [...]string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"} {
+		r.Header.Del(name)
+	}
+	if !strings.Contains(r.URL.RawQuery, "key=") {
+		return
+	}
+	var kept []string
+	for part := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || plain != "key" {
+			kept = append(kept, part)
+		}
+	}
+	r.URL.RawQuery = strings.Join(kept, "&")
 }
 
 func unauthorized(message string) *llm.Error {

@@ -83,7 +83,9 @@ type Editor interface {
 
 // Files are the tenants and keys of a configuration: nothing else can be read,
 // and nothing changed.
-type Files struct{ Config *config.Config }
+type Files struct {
+	Config *config.Config
+}
 
 // Tenant is one of the configuration.
 func (f Files) Tenant(_ context.Context, path string) (*Tenant, error) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/h1"
 	"github.com/penstock/penstock/llm"
@@ -68,6 +69,14 @@ func (x *exchange) serveHTTP(m *match) *llm.Error {
 	case ru.cors != nil && preflight(x.r):
 		x.answerPreflight(ru.cors)
 		return nil
+	}
+	if !x.listener.anonymous.Load() { // no key, no entry, whatever route leads in
+		if fail := x.identify(); fail != nil {
+			return fail
+		}
+		auth.Strip(x.r) // it is the gateway's and no backend's
+	}
+	switch {
 	case ru.redirect != nil:
 		return x.redirect(m)
 	case len(x.service.targets) == 0:
@@ -91,12 +100,24 @@ func (x *exchange) serveHTTP(m *match) *llm.Error {
 	if fail := read(); fail != nil {
 		return fail
 	}
+	if fail := x.mayReach(); fail != nil {
+		return fail
+	}
 	x.mirror(ru)            // 6. copies, whose answers nobody waits for
 	a, fail := x.attempts() // 7. pick or next in turn, dial; again while nothing is lost
 	if fail != nil {
 		return fail
 	}
 	return x.stream(a) // 8. to the client as it comes
+}
+
+// mayReach holds a key with rules for models to them at model servers. What it
+// asks for there must be readable.
+func (x *exchange) mayReach() *llm.Error {
+	if x.identity == nil || x.target.plain || x.req == nil || x.identity.Allows(x.req.Model) && (x.req.Model != "" || !x.identity.Restricted()) {
+		return nil
+	}
+	return llm.ModelNotFound(x.req.Model)
 }
 
 // standIn is the answer in place of a backend that cannot be had.

@@ -114,7 +114,7 @@ func (x *editing) tenant() (*auth.Tenant, error) {
 		if x.Action == auth.CreateTenant {
 			return nil, auth.Faultf(auth.Exists, "path", "choose another name", "tenant %s is there already, in the configuration", x.Target)
 		}
-		return nil, fileOwned("tenant " + x.Target)
+		return nil, x.fileOwned("tenant", x.Target, x.Target)
 	}
 	old, gone, err := x.s.tenant(x.ctx, x.tx, x.Target)
 	switch {
@@ -268,7 +268,7 @@ func (x *editing) key() (*auth.Key, error) {
 		return x.createKey()
 	}
 	if x.fileKey(x.Target) {
-		return nil, fileOwned("key " + x.Target)
+		return nil, x.fileOwned("key", x.Target, x.Target[:strings.LastIndexByte(x.Target, ':')])
 	}
 	old, err := x.s.key(x.ctx, x.tx, x.Target)
 	switch {
@@ -396,6 +396,12 @@ func (x *editing) fileKey(id string) bool {
 	return err == nil
 }
 
-func fileOwned(what string) error {
-	return auth.Faultf(auth.ReadOnly, "", "change it there (tenants); the file is read again when it changes", "%s is the configuration's", what)
+// fileOwned refuses an edit of what the configuration has, and says where.
+func (x *editing) fileOwned(what, name, tenant string) error {
+	place := "the configuration"
+	if x.s.FileName != "" {
+		place = x.s.FileName
+	}
+	i := slices.IndexFunc(x.s.File().Tenants, func(t config.Tenant) bool { return t.Path() == tenant })
+	return auth.Faultf(auth.ReadOnly, "", "change it there; the file is read again when it changes", "%s %s is in %s (tenants[%d])", what, name, place, i)
 }

@@ -41,6 +41,7 @@ type Options struct {
 	Config   config.Keys
 	Registry *auth.Registry        // told of changes
 	File     func() *config.Config // in force, whose tenants are not edited; nil: there is none
+	FileName string                // of it, for messages; may be empty
 	Log      *slog.Logger
 	Metrics  *Instruments // nil: none
 	Now      func() time.Time

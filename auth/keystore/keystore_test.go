@@ -168,6 +168,25 @@ func TestLifeOfAKey(t *testing.T) {
 	})
 }
 
+// TestLastUseIsWritten: it is there for everybody, and an edit does not undo it.
+func TestLastUseIsWritten(t *testing.T) {
+	each(t, func(t *testing.T, b *bed) {
+		g := b.gateway(t)
+		made := g.must(t, key("acme", "ci")).Key
+		if !g.knows(made.Secret) {
+			t.Fatal("the key is not known")
+		}
+		g.writeUsed(t.Context())
+		for range 2 {
+			k, err := g.Key(t.Context(), made.ID)
+			if err != nil || k.LastUsed == "" || k.Revision != 1 {
+				t.Errorf("%v %+v", err, k)
+			}
+			g.writeUsed(t.Context())
+		}
+	})
+}
+
 // TestNoSecretIsStored looks for secrets in the bytes of the database.
 func TestNoSecretIsStored(t *testing.T) {
 	b := &bed{file: &config.Config{Tenants: []config.Tenant{{Name: "acme"}}}, cfg: config.Keys{Store: config.KeysSQLite, Path: filepath.Join(t.TempDir(), "keys.db"), Pepper: pepper, Refresh: config.Duration(time.Minute)}}
@@ -210,8 +229,8 @@ func TestRefusals(t *testing.T) {
 			param, want string
 		}{
 			{tenant("acme", auth.TenantSpec{}), auth.Exists, "path", "tenant acme is there already, in the configuration"},
-			{auth.Edit{Action: auth.UpdateTenant, Target: "acme", Tenant: &auth.TenantSpec{}}, auth.ReadOnly, "", "tenant acme is the configuration's"},
-			{auth.Edit{Action: auth.RevokeKey, Target: "acme:own"}, auth.ReadOnly, "", "key acme:own is the configuration's"},
+			{auth.Edit{Action: auth.UpdateTenant, Target: "acme", Tenant: &auth.TenantSpec{}}, auth.ReadOnly, "", "tenant acme is in the configuration (tenants[0])"},
+			{auth.Edit{Action: auth.RevokeKey, Target: "acme:own"}, auth.ReadOnly, "", "key acme:own is in the configuration (tenants[0])"},
 			{tenant("acme/search", auth.TenantSpec{}), auth.Exists, "path", "tenant acme/search is there already"},
 			{tenant("none/search", auth.TenantSpec{}), auth.Invalid, "path", `there is no tenant "none"`},
 			{tenant("acme/a b", auth.TenantSpec{}), auth.Invalid, "path", `"a b" is not a name`},

@@ -411,6 +411,14 @@ func unserved(cfg *config.Config) (notes []*config.Problem) {
 				})
 			}
 		}
+		for n, name := range t.Models {
+			if !slices.ContainsFunc(cfg.Models, func(m config.Model) bool { return meets(name, m.Name) }) {
+				notes = append(notes, &config.Problem{
+					Path: fmt.Sprintf("tenants[%d].models[%d]", i, n), What: fmt.Sprintf("no model is called %q", name),
+					Hint: "models: " + strings.Join(modelNames(cfg), ", "),
+				})
+			}
+		}
 		for j, k := range t.Keys {
 			for n, name := range k.Models {
 				if !slices.ContainsFunc(cfg.Models, func(m config.Model) bool { return meets(name, m.Name) }) {

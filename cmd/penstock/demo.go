@@ -51,7 +51,7 @@ type demo struct {
 	servers  []*sim.Server
 	proxy    string // addresses
 	admin    string
-	dir      string // of the ledger, removed at the end
+	dir      string // of the ledger and the store of keys, removed at the end
 }
 
 func newDemoCommand() *cobra.Command {
@@ -91,13 +91,13 @@ type demoResult struct {
 
 func (d *demo) run(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(d.progress, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	d.gateway = newGateway(log, "")
 	dir, err := os.MkdirTemp("", "penstock-demo-")
 	if err != nil {
 		return err
 	}
-	d.dir = dir
 	defer os.RemoveAll(dir)
+	d.dir = dir
+	d.gateway = newGateway(log, "")
 	defer func() {
 		end, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
@@ -161,7 +161,9 @@ pools:
 models:
   - name: demo
     targets: [{pool: demo, model: %s}]
-`, d.proxy, d.admin, filepath.Join(d.dir, "ledger.db"), strings.Join(members, ", "), profile, demoModel)
+tenants: [{name: demo}]
+keys: {store: sqlite, path: %q, pepper: of the demo alone}
+`, d.proxy, d.admin, filepath.Join(d.dir, "ledger.db"), strings.Join(members, ", "), profile, demoModel, filepath.Join(d.dir, "keys.db"))
 	cfg, err := config.Parse("demo.yaml", []byte(text))
 	if err == nil {
 		err = d.gateway.reload(cfg, nil)
@@ -283,6 +285,7 @@ The gateway listens on http://%[1]s, the admin interface on http://%[2]s. Try in
   %[3]s get members%[4]s
   %[3]s get picks%[4]s
   %[3]s usage --by model,account%[4]s
+  %[3]s keys create mine%[4]s
   curl http://%[2]s/metrics
 
 Ctrl-C ends it.

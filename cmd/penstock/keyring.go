@@ -64,7 +64,7 @@ func (g *gateway) buildKeys(cfg *config.Config, undo *[]func()) (commit func(), 
 	default:
 		next := &openStore{cfg: cfg.Keys, registry: auth.NewRegistry()}
 		next.Store, err = keystore.Open(context.Background(), keystore.Options{
-			Config: cfg.Keys, Registry: next.registry, File: g.inForce, Log: g.log, Metrics: k.metrics,
+			Config: cfg.Keys, Registry: next.registry, File: g.inForce, FileName: g.file, Log: g.log, Metrics: k.metrics,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("keys: %w", err)
