@@ -52,8 +52,6 @@ type gateway struct {
 	keyring *keyring
 
 	cfg     atomic.Pointer[config.Config]
-	records atomic.Pointer[usage.Log]
-	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 	recent  recent
 	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
 	fading  atomic.Bool                 // the end has been announced

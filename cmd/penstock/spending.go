@@ -8,11 +8,16 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/quota"
+	"github.com/penstock/penstock/usage"
+	"github.com/penstock/penstock/usage/ledger"
+	"sync/atomic"
 )
 
 // spending is what is known of what tenants use.
 type spending struct {
 	limiter *quota.Limiter
+	records atomic.Pointer[usage.Log]
+	ledger  atomic.Pointer[ledger.Ledger] // nil: off
 }
 
 // openQuota prepares the store of limits that cfg asks for.

@@ -74,7 +74,6 @@ var budget = archtest.Budget{
 	},
 	Structs: archtest.Allow{},
 	Packages: archtest.Allow{
-		"auth":               "who is asking stands alone by design, and grows with keys that an API makes",
 		"internal/sse":       "a wire format of its own (WHATWG server-sent events), with its fuzz target",
 		"internal/redistest": "a real server for the tests of several packages",
 		"internal/golden":    "the one runner of text cases, for tests only",
