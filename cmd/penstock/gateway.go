@@ -51,10 +51,10 @@ type gateway struct {
 	reloads reloads
 	keyring *keyring
 
-	cfg     atomic.Pointer[config.Config]
-	recent  recent
-	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
-	fading  atomic.Bool                 // the end has been announced
+	cfg    atomic.Pointer[config.Config]
+	recent recent
+	fault  atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
+	fading atomic.Bool                 // the end has been announced
 
 	applying  sync.Mutex // one apply at a time
 	mu        sync.Mutex // guards what follows for readers
