@@ -252,15 +252,16 @@ func TestStoreKilledAndBack(t *testing.T) {
 			requests.Add(1)
 		}
 	}
-	var all sync.WaitGroup
+	var all, dead sync.WaitGroup
 	limiters := []*quota.Limiter{gateway(t, server.Addr, quick), gateway(t, server.Addr, quick), gateway(t, server.Addr, quick)}
 	for i := range 30 {
-		over := &ended
 		if i%3 == 2 {
-			over = &died
+			dead.Go(func() { work(limiters[2], uint64(i), &died) })
+		} else {
+			all.Go(func() { work(limiters[i%3], uint64(i), &ended) })
 		}
-		all.Go(func() { work(limiters[i%3], uint64(i), over) })
 	}
+	enter(t, limiters[2], path, tokens(500, 500), true) // is never settled
 	grows := func(n *atomic.Int64, by int64) {
 		t.Helper()
 		want := n.Load() + by
@@ -276,9 +277,12 @@ func TestStoreKilledAndBack(t *testing.T) {
 		grows(&requests, 100)
 		server.Kill()
 		grows(&away, 100)
-		died.Store(true)
 		server.Run()
 	}
+	grows(&requests, 100)
+	died.Store(true)
+	dead.Wait()
+	limiters[2].Die()
 	grows(&requests, 100)
 	ended.Store(true)
 	all.Wait()
