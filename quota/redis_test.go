@@ -18,7 +18,7 @@ func gateway(t testing.TB, addr string, edit ...func(*config.Quota)) *quota.Limi
 	t.Helper()
 	cfg := config.Quota{
 		Store: config.QuotaRedis, Lease: config.Duration(30 * time.Second),
-		Redis: &config.Redis{Addresses: []string{addr}, Prefix: "test", Timeout: config.Duration(2 * time.Second), Retry: config.Duration(20 * time.Millisecond)},
+		Redis: &config.Redis{Addresses: []string{addr}, Prefix: "test", Timeout: config.Duration(10 * time.Second), Retry: config.Duration(20 * time.Millisecond)},
 	}
 	for _, f := range edit {
 		f(&cfg)
