@@ -164,9 +164,11 @@ func (x *exchange) spend() {
 		}
 	}
 	missing := ""
-	if x.target != nil && rec.Counts.Source != llm.Nothing {
+	if silent := x.silent(); x.target != nil && (silent || rec.Counts.Source != llm.Nothing) {
 		var cost usage.Cost
-		cost, missing = x.cost(&rec.Counts)
+		if cost, missing = x.cost(&rec.Counts); silent && cost.Pico == 0 {
+			cost, missing = usage.Cost{}, "the answer does not say what it used"
+		}
 		rec.Cost = rec.Cost.Plus(cost)
 		if n := len(rec.Tries); n > 0 && rec.Tries[n-1].Error == "" {
 			rec.Tries[n-1].Used = &usage.Used{Counts: rec.Counts, Cost: cost}
@@ -181,6 +183,20 @@ func (x *exchange) spend() {
 		}
 		x.unpriced()
 	}
+}
+
+// silent says that a provider has answered and will bill something of which the
+// answer says nothing, such as the characters of a text that it spoke. What costs
+// something for each request has a cost nevertheless.
+func (x *exchange) silent() bool {
+	switch x.op {
+	case llm.OpSpeech, llm.OpTranscription, llm.OpImages, llm.OpRerank:
+	default:
+		return false
+	}
+	c := x.record.Counts
+	c.Source, c.Tier, c.NoPrompt = llm.Nothing, "", false
+	return c == usage.Counts{} && x.target != nil && x.target.provider != nil && x.record.Status/100 == 2
 }
 
 // unpriced tells of a request whose cost is not known, where there are prices.
