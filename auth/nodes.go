@@ -3,12 +3,21 @@
 
 package auth
 
-// Nodes calls f for the nodes of every key of the configuration; those that
-// several keys have come several times.
+// Nodes calls f for the nodes of every tenant, of the configuration and of the
+// store, and for those of the configuration's keys. A store's keys may be a
+// million: theirs are not among them.
 func (d *Directory) Nodes(f func(*Node)) {
-	for _, id := range d.list {
-		for _, n := range id.Nodes {
-			f(n)
+	for _, n := range d.nodes {
+		f(n)
+	}
+	if d.stored != nil {
+		for path, n := range *d.stored.tenants.Load() {
+			if d.nodes[path] == nil {
+				f(n)
+			}
 		}
+	}
+	for _, id := range d.list {
+		f(id.Nodes[len(id.Nodes)-1])
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -268,5 +269,17 @@ func BenchmarkApply(b *testing.B) {
 		k := page[i%len(page)]
 		k.Spec.Disabled = i%2 == 0
 		r.Apply(nil, []StoredKey{k})
+	}
+}
+
+func TestNodesAreThoseOfTenantsWithoutKeysToo(t *testing.T) {
+	r := NewRegistry()
+	r.Apply([]StoredTenant{{Path: "acme/stored"}, {Path: "hidden"}}, nil)
+	d := New([]config.Tenant{{Name: "acme"}, {Name: "hidden", Keys: []config.Key{{Name: "k", Hash: "sha256:" + strings.Repeat("0", 64)}}}}, r)
+	var got []string
+	d.Nodes(func(n *Node) { got = append(got, n.Name) })
+	slices.Sort(got)
+	if want := []string{"acme", "acme/stored", "hidden", "hidden:k"}; !slices.Equal(got, want) {
+		t.Errorf("nodes %q, want %q", got, want)
 	}
 }

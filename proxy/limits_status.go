@@ -14,8 +14,8 @@ import (
 
 // Limits tells how much of the limits of at most n nodes is in use: of those with
 // names after the one given, in order, below tenant ("": of all). next is the name
-// to go on after; "": there is no more. It knows the nodes of the configuration,
-// and those, end users among them, that requests have counted in lately.
+// to go on after; "": there is no more. It knows every tenant, the keys of the
+// configuration, and of stored keys and end users those that have asked lately.
 func (s *Server) Limits(ctx context.Context, tenant, after string, n int) (states []quota.State, next string, err error) {
 	t := s.table.Load()
 	if t == nil {
