@@ -115,15 +115,7 @@ func (a *answer) readStatus(s *jsonedit.Scanner, data []byte) {
 
 // readReason reads {"reason": "…"}, as in incomplete_details.
 func (a *answer) readReason(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		if string(key.Of(data)) == "reason" {
 			readText(s, data, &a.finish)
 		} else {

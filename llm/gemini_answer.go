@@ -188,15 +188,7 @@ func (r *geminiEvents) frame(s *jsonedit.Scanner, data []byte, to *relay) bool {
 
 // feedback reads why a prompt was refused.
 func (r *geminiEvents) feedback(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		if string(key.Of(data)) == "blockReason" {
 			keepText(s, data, &r.blocked, false)
 		} else {

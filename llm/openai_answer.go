@@ -353,15 +353,7 @@ func (r *openAIEvents) content(s *jsonedit.Scanner, data []byte, index int, to *
 // part reads {"type":"text","text":"…"}, or Mistral's {"type":"thinking",
 // "thinking":[…]}, which holds parts of its own.
 func (r *openAIEvents) part(s *jsonedit.Scanner, data []byte, index int, kind eventKind, to *relay) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		switch name := string(key.Of(data)); {
 		case name == "thinking" && kind == evText && s.Array():
 			for s.NextElement() {

@@ -305,15 +305,7 @@ func (u Usage) WithPrompt(tokens int) Usage {
 
 // readDetails reads the parts of a prompt or of a completion, by OpenAI's names.
 func (t *tally) readDetails(s *jsonedit.Scanner, data []byte, prompt bool) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		switch name := string(key.Of(data)); {
 		case prompt && name == "cached_tokens":
 			t.cached.read(s, data)
@@ -338,15 +330,7 @@ func (t *tally) readDetails(s *jsonedit.Scanner, data []byte, prompt bool) {
 }
 
 func (t *tally) readCachedDetails(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		if string(key.Of(data)) == "audio_tokens" {
 			t.cachedAudio.read(s, data)
 		} else {
@@ -358,15 +342,7 @@ func (t *tally) readCachedDetails(s *jsonedit.Scanner, data []byte) {
 // readOpenAI reads a usage object of either shape: prompt and completion (chat,
 // completions, embeddings) or input and output tokens (responses, images, sound).
 func (t *tally) readOpenAI(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		switch string(key.Of(data)) {
 		case "prompt_tokens", "input_tokens":
 			t.prompt.read(s, data)
@@ -411,15 +387,7 @@ func (c *number) readSeconds(s *jsonedit.Scanner, data []byte) {
 // readAnthropic reads a usage object in which what a cache had, or got, stands
 // beside the input. Its prompt is added up by promptOf.
 func (t *tally) readAnthropic(s *jsonedit.Scanner, data []byte, input *number, created *number) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		switch string(key.Of(data)) {
 		case "input_tokens":
 			input.read(s, data)
@@ -445,15 +413,7 @@ func (t *tally) readAnthropic(s *jsonedit.Scanner, data []byte, input *number, c
 
 // readCreation reads how long what went into the cache stays.
 func (t *tally) readCreation(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		switch string(key.Of(data)) {
 		case "ephemeral_5m_input_tokens":
 			t.written.read(s, data)
@@ -466,15 +426,7 @@ func (t *tally) readCreation(s *jsonedit.Scanner, data []byte) {
 }
 
 func (t *tally) readThinking(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		if string(key.Of(data)) == "thinking_tokens" {
 			t.reasoning.read(s, data)
 		} else {
@@ -484,15 +436,7 @@ func (t *tally) readThinking(s *jsonedit.Scanner, data []byte) {
 }
 
 func (t *tally) readServerTools(s *jsonedit.Scanner, data []byte) {
-	if !s.Object() {
-		s.Skip()
-		return
-	}
-	for {
-		key, ok := s.NextMember()
-		if !ok {
-			return
-		}
+	for key := range s.Members() {
 		if string(key.Of(data)) == "web_search_requests" {
 			t.searches.read(s, data)
 		} else {

@@ -286,6 +286,21 @@ func newKeysAct(verb, short string) *cobra.Command {
 	return quiet(c)
 }
 
+// pages asks for a list, page by page. read takes each by next, and tells the
+// cursor of the one after it.
+func (k *keysClient) pages(ctx context.Context, path string, q url.Values, read func(next func(any) error) (string, error)) error {
+	for {
+		cursor, err := read(func(page any) error {
+			_, err := k.ask(ctx, http.MethodGet, path, q, nil, nil, page)
+			return err
+		})
+		if err != nil || cursor == "" {
+			return err
+		}
+		q.Set("cursor", cursor)
+	}
+}
+
 func newKeysList() *cobra.Command {
 	var f keysFlags
 	var tenant string
@@ -304,16 +319,14 @@ func newKeysList() *cobra.Command {
 				q.Set("tenant", tenant)
 			}
 			all := admin.KeyList{Items: []auth.Key{}}
-			for {
+			err = k.pages(c.Context(), "/api/v1/keys", q, func(next func(any) error) (string, error) {
 				var page admin.KeyList
-				if _, err := k.ask(c.Context(), http.MethodGet, "/api/v1/keys", q, nil, nil, &page); err != nil {
-					return err
-				}
+				err := next(&page)
 				all.Items = append(all.Items, page.Items...)
-				if page.Next == "" {
-					break
-				}
-				q.Set("cursor", page.Next)
+				return page.Next, err
+			})
+			if err != nil {
+				return err
 			}
 			if f.output == "json" {
 				return k.print(indented(all))

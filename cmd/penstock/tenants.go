@@ -138,16 +138,14 @@ func newTenantsList() *cobra.Command {
 				q.Set("under", under)
 			}
 			all := admin.TenantList{Items: []auth.Tenant{}}
-			for {
+			err = k.pages(c.Context(), "/api/v1/tenants", q, func(next func(any) error) (string, error) {
 				var page admin.TenantList
-				if _, err := k.ask(c.Context(), http.MethodGet, "/api/v1/tenants", q, nil, nil, &page); err != nil {
-					return err
-				}
+				err := next(&page)
 				all.Items = append(all.Items, page.Items...)
-				if page.Next == "" {
-					break
-				}
-				q.Set("cursor", page.Next)
+				return page.Next, err
+			})
+			if err != nil {
+				return err
 			}
 			if f.output == "json" {
 				return k.print(indented(all))

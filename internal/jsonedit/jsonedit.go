@@ -14,7 +14,10 @@
 // bound; scanning allocates nothing; bytes outside an edit stay as they are.
 package jsonedit
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+)
 
 // Span is a part of the scanned bytes, from Start up to but not including End.
 type Span struct{ Start, End int }
@@ -185,6 +188,22 @@ func (s *Scanner) NextMember() (Text, bool) {
 	}
 	s.pos++
 	return key, true
+}
+
+// Members are the keys of the object at the cursor; another value is passed over.
+// For each the loop must consume the value, or end for good.
+func (s *Scanner) Members() iter.Seq[Text] {
+	return func(yield func(Text) bool) {
+		if !s.Object() {
+			s.Skip()
+			return
+		}
+		for {
+			if key, ok := s.NextMember(); !ok || !yield(key) {
+				return
+			}
+		}
+	}
 }
 
 // NextElement says whether the array that the cursor is in has another
