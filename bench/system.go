@@ -54,8 +54,10 @@ type System struct {
 	// to pass. No command: the subject itself.
 	Quiet    Proxy
 	Provider Proxy // the subject with a managed provider in place of its pool
-	Baseline Proxy
-	Others   []Proxy // measured too, without a budget
+	// Accounting is Provider with a key, limits, prices and a ledger.
+	Accounting Proxy
+	Baseline   Proxy
+	Others     []Proxy // measured too, without a budget
 	// Backend is the command line of a [Backend] process that listens at the
 	// addresses.
 	Backend func(addresses []string, b *Backend) []string
@@ -75,7 +77,8 @@ const (
 	maxProviderRatio = 1.4                   // likewise, by way of a provider
 	maxChunk         = 20 * time.Microsecond // or the baseline's in the same run, whichever is more
 	maxStreamMemory  = 600 << 20
-	maxScrapeShare   = 0.15 // of a core
+	maxAccounting    = 12 * time.Microsecond // more than without
+	maxScrapeShare   = 0.15                  // of a core
 )
 
 // Figure is one measured value.
@@ -263,6 +266,24 @@ func (s *System) requestCost(ctx context.Context, measure string, proxies []Prox
 	out := s.figures(measure, "us", values)
 	out[0].Budget = fmt.Sprintf("<= %.1f x %s", bound, s.Baseline.Name)
 	out[0].Over = out[0].Ratio > bound
+	return out, nil
+}
+
+// AccountingCost is what a key, limits, prices and a ledger add to ProviderCost,
+// the writer of the ledger included.
+func (s *System) AccountingCost(ctx context.Context) ([]Figure, error) {
+	long := *s // what it adds is little beside the whole
+	long.Rounds, long.Requests = 2*orDefault(s.Rounds, 5)+1, 2*orDefault(s.Requests, 4000)
+	long.Subject, long.Baseline, long.Others = s.Accounting, s.Provider, nil
+	long.Baseline.Name = "without"
+	out, err := long.requestCost(ctx, "cpu per request, accounting", long.all(), maxProviderRatio)
+	if err != nil {
+		return nil, err
+	}
+	bound := float64(maxAccounting.Microseconds())
+	out[0].Budget = fmt.Sprintf("<= %.0f us more than without", bound)
+	out[0].Over = out[0].Value-out[1].Value > bound
+	out[0].Note = fmt.Sprintf("%.1f us more", out[0].Value-out[1].Value)
 	return out, nil
 }
 

@@ -55,7 +55,7 @@ and --litellm do not name is left out aloud.`,
 		}
 		defer os.RemoveAll(s.Dir)
 		s.Baseline = reverseProxy("reverse-proxy", self)
-		gateways := []bench.Proxy{providerProxy(f.binary)}
+		gateways := []bench.Proxy{providerProxy(f.binary, "")}
 		if portkey != "" {
 			gateways = append(gateways, portkeyProxy(node, portkey))
 		} else {

@@ -73,7 +73,7 @@ is measured too if it is installed. Linux only.`,
 	f.common(fs)
 	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
 	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
-	fs.StringSliceVar(&f.measures, "measure", []string{"request", "provider", "chunk", "streams", "scrape"}, "measurements to run")
+	fs.StringSliceVar(&f.measures, "measure", []string{"request", "provider", "accounting", "chunk", "streams", "scrape"}, "measurements to run")
 	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
 	fs.IntVar(&f.streams, "streams", 9000, "streams to hold open")
 	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
@@ -95,7 +95,8 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	}
 	defer os.RemoveAll(s.Dir)
 	s.Subject, s.Quiet, s.Baseline = gatewayProxy(f.binary, true), gatewayProxy(f.binary, false), reverseProxy("reverse-proxy", self)
-	s.Provider = providerProxy(f.binary)
+	s.Provider, s.Accounting = providerProxy(f.binary, ""), providerProxy(f.binary, accounted)
+	s.Accounting.Header = func(bench.Place) string { return "Authorization: Bearer bench\r\n" }
 	switch f.subject {
 	case "penstock":
 	case "reverse-proxy":
@@ -116,14 +117,15 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	report := bench.SystemReport{Origin: benchOrigin()}
 	for _, m := range f.measures {
 		run, ok := map[string]func() ([]bench.Figure, error){
-			"request":  func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
-			"provider": func() ([]bench.Figure, error) { return s.ProviderCost(c.Context()) },
-			"chunk":    func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
-			"streams":  func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
-			"scrape":   func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
+			"request":    func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
+			"provider":   func() ([]bench.Figure, error) { return s.ProviderCost(c.Context()) },
+			"accounting": func() ([]bench.Figure, error) { return s.AccountingCost(c.Context()) },
+			"chunk":      func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
+			"streams":    func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
+			"scrape":     func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
 		}[m]
 		if !ok {
-			return fmt.Errorf("--measure %q: request, provider, chunk, streams and scrape are known", m)
+			return fmt.Errorf("--measure %q: request, provider, accounting, chunk, streams and scrape are known", m)
 		}
 		figures, err := run()
 		if err != nil {
@@ -162,22 +164,34 @@ func gatewayProxy(binary string, scrape bool) bench.Proxy {
 }
 
 // providerProxy runs the gateway with a key and a model at a provider, which the
-// first server stands for.
-func providerProxy(binary string) bench.Proxy {
+// first server stands for. further are lines of the configuration, in which DIR is
+// a folder; with them it asks for keys.
+func providerProxy(binary, further string) bench.Proxy {
 	return bench.Proxy{Name: "penstock", Command: func(at bench.Place) ([]string, error) {
 		file := filepath.Join(at.Dir, "penstock-provider.yaml")
-		text := fmt.Sprintf(`listeners: [{name: bench, address: %q, anonymous: true}]
+		text := fmt.Sprintf(`listeners: [{name: bench, address: %q, anonymous: %v}]
 admin: {address: "off"}
 providers: [{name: bench, baseURL: "http://%s/v1", credentials: [{secret: bench-key}]}]
 models: [{name: bench, targets: [{provider: bench, model: bench-1}]}]
 records: {path: %q}
-`, at.Listen, at.Servers[0], filepath.Join(at.Dir, "records.jsonl"))
+%s`, at.Listen, further == "", at.Servers[0], filepath.Join(at.Dir, "records.jsonl"), strings.ReplaceAll(further, "DIR", at.Dir))
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 		return []string{binary, "run", "-c", file}, nil
 	}}
 }
+
+// accounted has limits on four levels, prices and a ledger. The hash is that of the
+// key "bench".
+const accounted = `
+tenants:
+  - {name: bench, limits: [{usd: 1000000, per: month}]}
+  - {name: team, parent: bench, limits: [{tokens: 1000000000, per: 1m}]}
+  - {name: project, parent: bench/team, limits: [{concurrency: 1000}], keys: [{name: key, hash: "sha256:1b32c28cb38c05480eccc1bd60ff97029b57a05c96718b96dad7e9d84894f549", limits: [{requests: 10000000, per: 1m}]}]}
+prices: {table: [{provider: bench, model: bench-1, rates: {input: 1, output: 4}}]}
+ledger: {path: "DIR/ledger.db"}
+`
 
 func reverseProxy(name, self string) bench.Proxy {
 	return bench.Proxy{Name: name, Command: func(at bench.Place) ([]string, error) {
