@@ -40,6 +40,32 @@ type scope struct {
 	private bool   // the private tag: no message shows the value
 }
 
+// confides says that a secret, or the digest of one, is a value of type t, or
+// a member of it or of its items. Whoever writes text where such a value stands
+// may have written the secret itself: no message shows it.
+func confides(t reflect.Type) bool {
+	for t != secretType && (t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map) {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return t == secretType
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Type == secretType || f.Tag.Get("private") != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// not says what n is where a value of type t is wanted.
+func not(n *node, t reflect.Type) string {
+	if n.kind < mappingKind && n.kind != nullKind && confides(t) {
+		return ""
+	}
+	return ", not " + describe(n)
+}
+
 // maxProblems bounds what one load reports, and the work for it.
 const maxProblems = 100
 
@@ -121,12 +147,12 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 		switch {
 		case v.Type() == memberType:
 			hint = `write "host:port" or {address: "host:port", labels: {…}}`
-		case n.kind == textKind && slices.Contains(names, "address"):
+		case n.kind == textKind && slices.Contains(names, "address") && !confides(v.Type()):
 			hint = fmt.Sprintf("write %s: {address: %q}", c.path[strings.LastIndexByte(c.path, '.')+1:], n.text)
 		case c.path != "" && len(names) <= maxKeysNamed:
 			hint += "; keys here: " + strings.Join(names, ", ")
 		}
-		d.failNode(n, c.path, "must be a mapping, not "+describe(n), hint)
+		d.failNode(n, c.path, "must be a mapping"+not(n, v.Type()), hint)
 		return
 	}
 	for i, e := range n.entries {
@@ -173,7 +199,7 @@ func (d *decoder) list(n *node, v reflect.Value, c scope) {
 		return
 	}
 	if n.kind != sequenceKind {
-		d.failNode(n, c.path, "must be a list, not "+describe(n), "write [a, b] or one - per line")
+		d.failNode(n, c.path, "must be a list"+not(n, v.Type()), "write [a, b] or one - per line")
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
@@ -189,7 +215,7 @@ func (d *decoder) list(n *node, v reflect.Value, c scope) {
 
 func (d *decoder) table(n *node, v reflect.Value, c scope) {
 	if n.kind != mappingKind {
-		d.failNode(n, c.path, "must be a mapping, not "+describe(n), "write key: value pairs")
+		d.failNode(n, c.path, "must be a mapping"+not(n, v.Type()), "write key: value pairs")
 		return
 	}
 	if v.Type().Elem() == anyType {

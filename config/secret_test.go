@@ -133,3 +133,30 @@ func TestKeyTextIsNeverPrinted(t *testing.T) {
 		}
 	}
 }
+
+// A secret that stands where a mapping or a list belongs is a likely slip.
+func TestSecretInTheWrongPlaceIsNotShown(t *testing.T) {
+	const model = "models: [{name: m, targets: [{provider: openai}]}]\n"
+	for _, text := range []string{
+		"tenants: [{name: t, keys: [hunter2]}]",
+		"tenants: [{name: t, keys: hunter2}]",
+		"tenants: [{name: t, keys: [{name: k, secrets: [hunter2]}]}]",
+		"providers: [{name: openai, credentials: hunter2}]",
+		"providers: [{name: openai, credentials: [hunter2]}]",
+		"providers: [{name: openai, headers: hunter2}]",
+		"admin: {address: \"127.0.0.1:1\", users: [hunter2]}",
+		"admin: {address: \"127.0.0.1:1\", users: hunter2}",
+		"quota: {store: redis, redis: hunter2}",
+		"keys: hunter2",
+	} {
+		_, err := config.Parse("a.yaml", []byte(model+text))
+		if err == nil || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	// What cannot be one is shown still.
+	_, err := config.Parse("a.yaml", []byte(model+`admin: "127.0.0.1:9901"`))
+	if err == nil || !strings.Contains(err.Error(), `{address: "127.0.0.1:9901"}`) {
+		t.Error(err)
+	}
+}

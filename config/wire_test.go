@@ -110,7 +110,7 @@ func TestEncodeIsExact(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`{"pools": [{"name": "a", "colour": "blue"}]}`, `pools[0].colour: unknown key`},
-		{`{"pools": 3}`, "pools: must be a list, not 3"},
+		{`{"pools": 3}`, "pools: must be a list; write"},
 		{`{"pools": []} x`, "more follows after its end"},
 		{`{"pools": []`, "EOF"},
 		{``, "EOF"},

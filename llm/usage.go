@@ -267,7 +267,9 @@ func (u Usage) ended(tokens int, over, generates bool) Usage {
 	case !over && u.Completion() < tokens: // some report from the beginning on
 		u.Output += tokens - u.Completion()
 	case generates && u.Completion() == 0 && tokens > 0:
-		u.Output, u.Source = tokens, min(u.Source, Estimated)
+		// Who counts nothing of an answer that says something has not counted the
+		// prompt either, where that is nothing too.
+		u.Output, u.Source, u.NoPrompt = tokens, min(u.Source, Estimated), u.NoPrompt || u.Prompt() == 0
 	}
 	if !over {
 		u.Source = Partial

@@ -91,8 +91,33 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.db.Close()
 		return nil, s.explain(err)
 	}
+	if err := s.tellForeign(ctx); err != nil {
+		s.db.Close()
+		return nil, s.explain(err)
+	}
 	s.begin()
 	return s, nil
+}
+
+// tellForeign says in the log how many secrets are of peppers that are not here,
+// since whoever has one of those is told only that it is not known.
+func (s *Store) tellForeign(ctx context.Context) error {
+	rows, err := s.db.QueryContext(ctx, s.bind("SELECT pepper, count(*) FROM auth_secrets WHERE expires = 0 OR expires > ? GROUP BY pepper ORDER BY pepper"), s.Now().Unix())
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var n int
+		if err := rows.Scan(&name, &n); err != nil {
+			return err
+		}
+		if !s.peppers.Has(name) {
+			s.Log.Warn("secrets of the store are of a pepper that is not here, and open nothing; if it is an older one, write it in keys.oldPeppers", "pepper", name, "secrets", n, "here", s.peppers.Current())
+		}
+	}
+	return rows.Err()
 }
 
 func (s *Store) open() error {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -401,4 +402,30 @@ func TestOpenRefusals(t *testing.T) {
 			t.Errorf("%s: %v", c.cfg.Path, err)
 		}
 	}
+}
+
+// Whoever changes the pepper and forgets the older one reads it in the log.
+func TestForeignPepperIsTold(t *testing.T) {
+	each(t, func(t *testing.T, b *bed) {
+		first := b.gateway(t)
+		first.must(t, key("acme", "a"))
+		first.must(t, key("acme", "b"))
+		for _, c := range []struct {
+			old  []config.Secret
+			want int
+		}{{nil, 1}, {[]config.Secret{pepper}, 0}} {
+			var log strings.Builder
+			cfg := b.cfg
+			cfg.Pepper, cfg.OldPeppers = "another pepper of sixteen", c.old
+			s, err := Open(t.Context(), Options{Config: cfg, Registry: auth.NewRegistry(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Close()
+			line := "secrets=2 here=" + s.peppers.Current()
+			if n := strings.Count(log.String(), line); n != c.want || strings.Contains(log.String(), pepper) {
+				t.Errorf("%v: want %d times %s in:\n%s", c.old, c.want, line, log.String())
+			}
+		}
+	})
 }
