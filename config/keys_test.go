@@ -29,6 +29,7 @@ keys: {store: sqlite, path: /var/lib/keys.db, pepper: "0123456789abcdef", oldPep
 	}
 }
 
+// B49: a field of what the API is sent that is not known is refused, not left out.
 func TestDecodeJSON(t *testing.T) {
 	type part struct {
 		Name  string            `yaml:"name"`
