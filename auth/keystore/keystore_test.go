@@ -19,6 +19,7 @@ import (
 
 	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/postgrestest"
 )
 
 // bed is one database and a configuration beside it.
@@ -30,8 +31,15 @@ type bed struct {
 
 const pepper = "a pepper of sixteen"
 
-// each runs a test with every database: SQLite, and PostgreSQL where
-// PENSTOCK_TEST_POSTGRES names one.
+var server postgrestest.Server
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	server.Stop()
+	os.Exit(code)
+}
+
+// each runs a test with every database.
 func each(t *testing.T, test func(t *testing.T, b *bed)) {
 	file := &config.Config{Tenants: []config.Tenant{
 		{Name: "acme", Models: []string{"chat*"}, Regions: []string{"eu", "us"}, Keys: []config.Key{{Name: "own", Hash: "sha256:" + strings.Repeat("a", 64)}}},
@@ -40,28 +48,9 @@ func each(t *testing.T, test func(t *testing.T, b *bed)) {
 		test(t, &bed{file: file, cfg: config.Keys{Store: config.KeysSQLite, Path: filepath.Join(t.TempDir(), "a dir?", "keys #1.db"), Pepper: pepper, Refresh: config.Duration(20 * time.Millisecond)}})
 	})
 	t.Run("postgres", func(t *testing.T) {
-		dsn := os.Getenv("PENSTOCK_TEST_POSTGRES")
-		if dsn == "" {
-			t.Skip("PENSTOCK_TEST_POSTGRES is not set")
-		}
-		b := &bed{file: file, cfg: config.Keys{Store: config.KeysPostgres, DSN: config.Secret(dsn), Pepper: pepper, Refresh: config.Duration(50 * time.Millisecond)}}
-		b.drop(t)
+		b := &bed{file: file, cfg: config.Keys{Store: config.KeysPostgres, DSN: config.Secret(server.Database(t)), Pepper: pepper, Refresh: config.Duration(50 * time.Millisecond)}}
 		test(t, b)
 	})
-}
-
-// drop takes away what an earlier test left.
-func (b *bed) drop(t *testing.T) {
-	s := &Store{Options: Options{Config: b.cfg}, postgres: true}
-	if err := s.open(); err != nil {
-		t.Fatal(err)
-	}
-	defer s.db.Close()
-	for _, name := range []string{"meta", "tenants", "keys", "secrets", "last_used", "audit"} {
-		if _, err := s.db.Exec("DROP TABLE IF EXISTS auth_" + name); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // gateway is a store as one gateway has it, with who its keys let in.

@@ -74,9 +74,10 @@ var budget = archtest.Budget{
 	},
 	Structs: archtest.Allow{},
 	Packages: archtest.Allow{
-		"internal/sse":       "a wire format of its own (WHATWG server-sent events), with its fuzz target",
-		"internal/redistest": "a real server for the tests of several packages",
-		"internal/golden":    "the one runner of text cases, for tests only",
+		"internal/sse":          "a wire format of its own (WHATWG server-sent events), with its fuzz target",
+		"internal/postgrestest": "a real server for the tests of several packages",
+		"internal/redistest":    "a real server for the tests of several packages",
+		"internal/golden":       "the one runner of text cases, for tests only",
 	},
 }
 

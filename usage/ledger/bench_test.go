@@ -64,7 +64,7 @@ func BenchmarkSQLite(b *testing.B) { benchmarkStore(b, settings(b)) }
 
 func BenchmarkPostgres(b *testing.B) {
 	cfg := settings(b)
-	cfg.Spool, cfg.Path, cfg.DSN = cfg.SpoolDir(), "", config.Secret(database(b))
+	cfg.Spool, cfg.Path, cfg.DSN = cfg.SpoolDir(), "", config.Secret(server.Database(b))
 	benchmarkStore(b, cfg)
 }
 

@@ -196,7 +196,7 @@ func TestDatabaseAway(t *testing.T) {
 	if strings.Contains(j.String(), "secret-password") {
 		t.Errorf("the log has the password:\n%s", j)
 	}
-	cfg.DSN = config.Secret(database(t))
+	cfg.DSN = config.Secret(server.Database(t))
 	again, _, _ := watched(t, cfg)
 	if err := again.Flush(t.Context()); err != nil {
 		t.Fatal(err)
