@@ -36,7 +36,8 @@ func (x *exchange) reserve() *llm.Error {
 	if len(path) == 0 {
 		return nil
 	}
-	may := x.mayUse()
+	cost, _ := x.reserveCost() // a fallback may be dearer
+	may := x.mayUse(cost)
 	if x.over = x.server.limits.limiter.Reserve(x.r.Context(), &x.taken, path, [2]string{x.record.ModelAsked, x.model.name}, &may); x.over != nil {
 		return x.overLimit(x.over)
 	}
@@ -48,11 +49,10 @@ func (x *exchange) reserve() *llm.Error {
 	return nil
 }
 
-// mayUse is the most that the request may use: the estimated prompt, and the bound
-// on the answer.
-func (x *exchange) mayUse() quota.Amounts {
-	a := quota.Amounts{Requests: 1}
-	a.Picodollars, _ = x.reserveCost()
+// mayUse is the most that the request may use: the estimated prompt, the bound on
+// the answer, and a cost in picodollars.
+func (x *exchange) mayUse(cost int64) quota.Amounts {
+	a := quota.Amounts{Requests: 1, Picodollars: cost}
 	if a.Output = int64(x.outputBound(x.target)); a.Output > 0 || x.op.Embeds() { // what is not read has no tokens that could be told
 		a.Input = int64(x.estimate(x.target))
 	}
@@ -102,7 +102,7 @@ func (x *exchange) reserveAt(tg *target, c *provider.Credential) bool {
 	if node == nil {
 		return true
 	}
-	may := x.mayUse()
+	may := x.mayUse(x.bid(tg).Pico)
 	f := x.server.limits.limiter.Reserve(x.r.Context(), &x.lent, []*quota.Node{node}, [2]string{x.record.ModelAsked, tg.named(x)}, &may)
 	if f == nil {
 		return true
