@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock/penstock/sim"
+	"github.com/penstock/penstock/usage"
 )
 
 // priced is a gateway in front of a simulated provider whose tokens have prices,
@@ -202,5 +203,98 @@ tenants:
 	names = nil
 	if read("acme2"); len(names) != 1 {
 		t.Errorf("of acme2: %q", names)
+	}
+}
+
+// TestLimitsOfFallbacks: a limit that counts only some models counts what falls
+// back to them, with what they have used. One without room is passed over like a
+// target that is out; what then serves is counted as itself.
+func TestLimitsOfFallbacks(t *testing.T) {
+	down, a := simulated(t, sim.ProviderConfig{Name: "a", Models: []string{"small"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	down.SetFaults(sim.Faults{Status: 500})
+	_, b := simulated(t, sim.ProviderConfig{Name: "b", Models: []string{"large", "spare"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers:
+  - {name: a, baseURL: "%s/v1", credentials: [{secret: sk-a}]}
+  - {name: b, baseURL: "%s/v1", credentials: [{secret: sk-b}]}
+models:
+  - {name: small, targets: [{provider: a}], fallbacks: [{virtualModel: large}, {provider: b, model: spare}]}
+  - {name: large, targets: [{provider: b}]}
+prices: {version: test, table: [{provider: a, model: "*", rates: {input: 1, output: 1}}, {provider: b, model: large, rates: {input: 1, output: 10}}, {provider: b, model: spare, rates: {input: 1, output: 1}}]}
+tenants:
+  - name: acme
+    limits:
+      - {requests: 100, per: year, models: [small]}
+      - {requests: 2, per: year, models: [large], soft: 0.5}
+      - {usd: 1, per: year, models: [large]}
+      - {requests: 1, per: year, models: [spare]}
+      - {output: 100000, per: year, models: [large, "sp*"]}
+      - {concurrency: 5, models: [large]}
+      - {requests: 100, per: year, models: [other]}
+    keys: [{name: ci, hash: "$KEY"}]
+`, a, b))
+	const body = `{"model":"small","max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`
+	for i, want := range []int{200, 200, 200, 502} {
+		if status, text, header, err := g.ask(context.Background(), body); err != nil || status != want {
+			t.Fatalf("request %d: %d %s %v", i, status, text, err)
+		} else if i == 0 && header.Get("X-Penstock-Limit-Warning") != "acme: 2 requests per year, models large: 50% in use" {
+			t.Errorf("request %d: %v", i, header)
+		}
+	}
+	records, output, dollars := g.records(), int64(0), int64(0)
+	for i, served := range []string{"b/large", "b/large", "b/spare", ""} {
+		r := records[i]
+		if served == "" {
+			if r.Attempts == 0 || r.Limit != "" || len(r.Skipped) != 2 || r.Skipped[1].Reason != "the limit acme: 1 requests per year, models spare has no room" {
+				t.Errorf("record %d: %+v", i, r)
+			}
+			continue
+		}
+		if last := r.Tries[len(r.Tries)-1]; last.Target != served || last.Error != "" {
+			t.Errorf("record %d: %+v", i, r.Tries)
+		}
+		output += int64(r.Counts.Output)
+		if served == "b/large" {
+			dollars += r.Cost.Pico
+		} else if len(r.Skipped) != 1 || r.Skipped[0] != (usage.Skipped{Target: "large", Reason: "the limit acme: 2 requests per year, models large has no room"}) {
+			t.Errorf("record %d: skipped %+v", i, r.Skipped)
+		}
+	}
+	want := []int64{4, 2, dollars / 1000, 1, output, 0, 0}
+	for i, s := range g.use(t) {
+		if s.Used != want[i] || s.Reserved != 0 {
+			t.Errorf("%s: %+v, not %d", s.Limit, s, want[i])
+		}
+	}
+	if dollars == 0 || output == 0 {
+		t.Error("nothing was used")
+	}
+	// Who asks for the model itself is refused at once.
+	if status, text, _, err := g.ask(context.Background(), strings.Replace(body, "small", "large", 1)); err != nil || status != 429 || !strings.Contains(text, "models large") {
+		t.Errorf("%d %s %v", status, text, err)
+	}
+}
+
+// TestLimitOfTheOnlyTarget: where a fallback is the first that could serve, and
+// has no room, the client is told of its limit.
+func TestLimitOfTheOnlyTarget(t *testing.T) {
+	own, a := simulated(t, sim.ProviderConfig{Models: []string{"small", "large"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: a, baseURL: "%s/v1", credentials: [{secret: sk-a}]}]
+models:
+  - {name: small, targets: [{provider: a, capabilities: {context: 10}}], fallbacks: [{virtualModel: large, on: [contextWindow]}]}
+  - {name: large, targets: [{provider: a}]}
+tenants: [{name: acme, limits: [{requests: 1, per: year, models: [large]}], keys: [{name: ci, hash: "$KEY"}]}]
+`, a))
+	body := fmt.Sprintf(`{"model":"small","max_tokens":5,"messages":[{"role":"user","content":"%s"}]}`, strings.Repeat("word ", 50))
+	if status, text, _, err := g.ask(context.Background(), body); err != nil || status != 200 {
+		t.Fatalf("%d %s %v", status, text, err)
+	}
+	status, text, header, err := g.ask(context.Background(), body)
+	if err != nil || status != 429 || !strings.Contains(text, "acme: 1 requests per year, models large") || header.Get("Retry-After") == "" {
+		t.Errorf("%d %s %v", status, text, header)
+	}
+	if last := g.records()[1]; last.Limit != "acme: 1 requests per year, models large" || last.Attempts != 0 || own.Stats().Completed != 1 {
+		t.Errorf("record %+v", last)
 	}
 }

@@ -138,7 +138,7 @@ func (x *exchange) eligible(m *model) []*target {
 // leftOut are the targets that were not asked for a reason of their own.
 func (x *exchange) leftOut() []usage.Skipped {
 	p := &x.plan
-	list := p.skipped
+	list := append(p.skipped, x.barred...)
 	for i, tg := range p.out {
 		if !slices.ContainsFunc(p.tried, tg.sameAs) && !slices.ContainsFunc(p.out[:i], tg.sameAs) {
 			list = append(list, usage.Skipped{Target: x.title(tg), Reason: "it was out: others come first"})
@@ -336,23 +336,29 @@ func (x *exchange) advance(last *failure) bool {
 	} else if len(p.next) == 0 && x.everyoneIsTooShort() {
 		class = config.FallbackContextWindow
 	}
-	if class == config.FallbackGeneral && len(p.next) > 0 {
+	for class == config.FallbackGeneral && len(p.next) > 0 {
 		if p.next[0].out(x) && x.around(last) {
 			return true
 		}
-		x.aim(p.next[0])
-		p.next = p.next[1:]
-		return true
+		ok, tg := x.within(p.next), p.next[0]
+		if p.next = p.next[1:]; ok {
+			x.aim(tg)
+			return true
+		}
 	}
 	if last != nil {
 		p.next = nil // what one of them refuses the others refuse
 	}
-	list, _ := x.follow(class, false)
-	if len(list) == 0 {
-		return false
+	for {
+		list, _ := x.follow(class, false)
+		if len(list) == 0 {
+			return false
+		}
+		if x.within(list) {
+			x.fallBack(list, reasonOf(class, last))
+			return true
+		}
 	}
-	x.fallBack(list, reasonOf(class, last))
-	return true
 }
 
 // elsewhere says that advance would find a target that works.
@@ -372,7 +378,7 @@ func (x *exchange) elsewhere(last *failure) bool {
 func (x *exchange) around(last *failure) bool {
 	before := x.plan
 	list, out := x.follow(config.FallbackGeneral, true)
-	if len(list) == 0 {
+	if len(list) == 0 || !x.within(list) {
 		x.plan = before // as if nobody had looked
 		return false
 	}
@@ -524,6 +530,10 @@ func (tg *target) named(x *exchange) string {
 	}
 	return cmp.Or(tg.model, x.record.ModelAsked)
 }
+
+// countsAs is the model that limits count what tg serves as: a target of a model is
+// that model, whatever its name there; one that is fallen back to is another.
+func (tg *target) countsAs(x *exchange) string { return cmp.Or(tg.of, tg.named(x)) }
 
 // where is the pool or provider, as metrics have it.
 func (tg *target) where() string {

@@ -23,7 +23,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 	vec := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_quota_" + name, Help: help}, []string{label})
 	}
-	refusals := vec("refusals_total", "Requests, and attempts with a credential, that a limit refused, by its unit.", "unit")
+	refusals := vec("refusals_total", "Requests, attempts with a credential, and fallbacks to a model, that a limit refused, by its unit.", "unit")
 	shadows := vec("shadow_refusals_total", "Requests that a limit in shadow mode would have refused, by its unit.", "unit")
 	warnings := vec("soft_warnings_total", "Requests that found a limit above its soft threshold, by its unit.", "unit")
 	in := &Instruments{
