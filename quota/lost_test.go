@@ -149,7 +149,7 @@ func (m *meddled) Reserve(ctx context.Context, r *quota.Reservation) (*quota.Ref
 func TestRetakeTooLate(t *testing.T) {
 	server := redistest.Start(t, false)
 	cfg := config.Quota{
-		Store: config.QuotaRedis, Lease: config.Duration(time.Second),
+		Store: config.QuotaRedis, Lease: config.Duration(time.Hour),
 		Redis: &config.Redis{Addresses: []string{server.Addr}, Prefix: "test", Timeout: config.Duration(10 * time.Second), Retry: config.Duration(20 * time.Millisecond)},
 	}
 	store, err := quota.Open(cfg)
@@ -171,11 +171,13 @@ func TestRetakeTooLate(t *testing.T) {
 	if f := l.Reserve(context.Background(), &one, path, [2]string{"m", "m"}, &may); f != nil {
 		t.Fatalf("%+v", f)
 	}
+	other, _ := enter(t, l, path, may, true)
 	server.Do("FLUSHALL")
+	other.Settle(&quota.Amounts{Requests: 1, Input: 1}) // it finds out
 	select {
 	case <-taken:
 	case <-time.After(20 * time.Second):
 		t.Fatal("nothing was taken again")
 	}
-	await(t, l, path, [4]int64{0, 9, 9, 9}, [4]int64{})
+	await(t, l, path, [4]int64{0, 10, 10, 10}, [4]int64{})
 }
