@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/sim"
 	"github.com/penstock/penstock/usage"
 )
@@ -296,5 +297,17 @@ tenants: [{name: acme, limits: [{requests: 1, per: year, models: [large]}], keys
 	}
 	if last := g.records()[1]; last.Limit != "acme: 1 requests per year, models large" || last.Attempts != 0 || own.Stats().Completed != 1 {
 		t.Errorf("record %+v", last)
+	}
+}
+
+// TestPricesInForce: whoever asks for the prices gets the table that requests are
+// reckoned by, which may be large, and not one made for the question.
+func TestPricesInForce(t *testing.T) {
+	if p := proxy.New(proxy.Options{}).Prices(); p != nil || p.List() != nil || p.Version() != "" {
+		t.Errorf("without a configuration: %+v", p)
+	}
+	g, _ := priced(t, "[{usd: 1, per: year}]")
+	if p := g.server.Prices(); p.Len() != 1 || p != g.server.Prices() {
+		t.Errorf("%+v", p)
 	}
 }

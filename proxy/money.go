@@ -20,6 +20,14 @@ import (
 
 // This file says what a request may cost, before it is sent, and what it has cost.
 
+// Prices are those in force; nil: there is no configuration yet.
+func (s *Server) Prices() *usage.Prices {
+	if t := s.table.Load(); t != nil {
+		return t.prices
+	}
+	return nil
+}
+
 // priceOf is the price of the target for the request; nil: it is not known.
 func (x *exchange) priceOf(tg *target) *usage.Price {
 	q := tg.query
