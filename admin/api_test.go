@@ -73,6 +73,7 @@ func TestAPI(t *testing.T) {
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "path": "acme/y"}`, "", 400, `"message": "is given twice"`},
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": -1, "per": "1m"}]}}`, "", 400, `"param": "spec.limits[0].tokens"`},
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": 1.5, "per": "1m"}]}}`, "", 400, `must be a whole number`},
+		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": 5, "per": "1m"}, {"tokens": 6, "per": "1m"}]}}`, "", 400, "\"message\": \"limits the same as limits[0]\",\n    \"param\": \"spec.limits[1]\""},
 		{"POST", "/api/v1/tenants", `path: acme/x`, "", 400, `is not JSON`},
 		{"POST", "/api/v1/keys", `{"tenant": "acme/search", "name": "ci"}`, "", 201, `"secret": "pk_`},
 		{"GET", "/api/v1/keys/acme%2Fsearch:ci", "", "", 200, `"state": "active"`},
@@ -160,6 +161,9 @@ func TestRoles(t *testing.T) {
 			}
 			if w.Code != want {
 				t.Errorf("%s %s with %q: %d, not %d", c.method, c.target, token, w.Code, want)
+			}
+			if need := [...]string{"", "viewer", "operator", "admin"}[c.least]; want == 403 && !strings.Contains(w.Body.String(), "has the role "+strings.TrimPrefix(token, "token of ")+", and this needs "+need) {
+				t.Errorf("%s %s with %q: %s", c.method, c.target, token, w.Body)
 			}
 		}
 		if w := do(h, c.method, c.target, c.body, "Authorization", "Bearer wrong"); c.least > 0 && w.Code != 401 {
