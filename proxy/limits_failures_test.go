@@ -311,3 +311,52 @@ func TestPricesInForce(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// TestMalformedAnswersAreBounded: what is counted in an answer that is none has an
+// estimate for its mark, and is no more than the request had let the server make.
+func TestMalformedAnswersAreBounded(t *testing.T) {
+	words := strings.Repeat("word ", 4000)
+	for name, c := range map[string]struct {
+		answer, max    string
+		output         int
+		source, failed string
+	}{
+		"cut":        {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, `"max_tokens":20,`, 20, "partial", "stream_broken"},
+		"two":        {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, `"max_tokens":20,"n":2,`, 40, "partial", "stream_broken"},
+		"no bound":   {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, ``, 5000, "partial", "stream_broken"},
+		"odd":        {`{"choices":"` + words + `"}`, `"max_tokens":20,`, 20, "estimated", ""},
+		"impossible": {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":-7}}`, `"max_tokens":20,`, 20, "estimated", ""},
+		"reported":   {`{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":25}}`, `"max_tokens":20,`, 25, "reported", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				io.WriteString(w, c.answer)
+			}))
+			defer server.Close()
+			g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: gpt-sim, targets: [{provider: p}], retries: {attempts: 1}}]
+prices: {version: test, table: [{provider: p, model: gpt-sim, rates: {input: 0, output: 10}}]}
+tenants: [{name: acme, limits: [{output: 1000000, per: year}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+			if _, _, _, err := g.ask(context.Background(), `{"model":"gpt-sim",`+c.max+`"messages":[{"role":"user","content":"hello"}]}`); err != nil {
+				t.Fatal(err)
+			}
+			s := g.use(t)[0] // after the request has been settled
+			for deadline := time.Now().Add(10 * time.Second); s.Reserved > 0 && time.Now().Before(deadline); s = g.use(t)[0] {
+				time.Sleep(time.Millisecond)
+			}
+			for deadline := time.Now().Add(10 * time.Second); len(g.records()) == 0 && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			last := g.records()[0].Tries[0]
+			if last.Used == nil || last.Error != c.failed {
+				t.Fatalf("%+v", last)
+			}
+			if u := last.Used; u.Counts.Output != c.output || u.Counts.Source.String() != c.source || u.Cost.Pico != int64(c.output)*10_000_000 || s.Used != int64(c.output) {
+				t.Errorf("%+v; of the limit %+v", u, s)
+			}
+		})
+	}
+}

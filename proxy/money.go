@@ -130,7 +130,7 @@ func (x *exchange) usedBy(f *failure) *usage.Used {
 	}
 	switch gone := f.class == provider.Canceled || f.reply != nil && f.reply.Status == StatusClientClosed; {
 	case c.Told() || c.Completion() > 0:
-		c = c.WithPrompt(x.promptTokens())
+		c = x.asBounded(c.WithPrompt(x.promptTokens()))
 	case !f.sent || f.replied || f.stale:
 		return nil
 	case gone:
@@ -143,6 +143,23 @@ func (x *exchange) usedBy(f *failure) *usage.Used {
 	}
 	cost, _ := x.cost(&c)
 	return &usage.Used{Counts: c, Cost: cost}
+}
+
+// asBounded takes what the gateway has counted itself, perhaps in bytes that are
+// no answer at all, to what the request let the server make.
+func (x *exchange) asBounded(c usage.Counts) usage.Counts {
+	if c.Source != llm.Estimated && c.Source != llm.Partial || x.req == nil || !x.op.Generates() || x.target == nil || len(x.target.overrides) > 0 || len(x.target.chatOverrides) > 0 {
+		return c
+	}
+	most := x.req.MaxTokens
+	if can := x.target.maxOutput(); can > 0 && (most == 0 || most > can) {
+		most = can
+	}
+	if most *= max(x.req.N, 1); most > 0 && c.Completion() > most {
+		c.Reasoning, c.AudioOutput, c.ImageOutput = min(c.Reasoning, most), 0, 0
+		c.Output = most - c.Reasoning
+	}
+	return c
 }
 
 // cost is what c costs at the target. missing is why it is not known.
@@ -165,6 +182,7 @@ func (x *exchange) spend() {
 	if x.free() {
 		rec.Counts = usage.Counts{}
 	}
+	rec.Counts = x.asBounded(rec.Counts)
 	var last *usage.Used
 	for i := range rec.Tries {
 		if u := rec.Tries[i].Used; u != nil {
