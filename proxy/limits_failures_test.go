@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock/penstock/llm"
 	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/sim"
 	"github.com/penstock/penstock/usage"
@@ -358,5 +359,59 @@ tenants: [{name: acme, limits: [{output: 1000000, per: year}], keys: [{name: ci,
 				t.Errorf("%+v; of the limit %+v", u, s)
 			}
 		})
+	}
+}
+
+// TestImagesOneByOne: images that are billed each, as those of DALL·E are, are
+// reserved for and paid for by their number; where the server tells tokens, these
+// count.
+func TestImagesOneByOne(t *testing.T) {
+	answer := `{"created":1,"data":[{"url":"http://x/1"},{"url":"http://x/2"}]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: dall-e-3, targets: [{provider: p}], retries: {attempts: 1}}, {name: gpt-image-1, targets: [{provider: p}], retries: {attempts: 1}}]
+prices: {version: test, table: [{provider: p, model: dall-e-3, rates: {perImage: 0.04}}, {provider: p, model: gpt-image-1, rates: {input: 5, output: 40}}]}
+tenants: [{name: acme, limits: [{usd: 0.1, per: year}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+	post := func(body string) (int, string) {
+		t.Helper()
+		req, _ := http.NewRequest(http.MethodPost, g.url+"/v1/images/generations", strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer sk-client-1")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(text)
+	}
+	record := func(i int) *usage.Record {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); len(g.records()) <= i && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		return g.records()[i]
+	}
+	if status, text := post(`{"model":"dall-e-3","prompt":"a cat","n":2}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if r := record(0); r.Cost.String() != "0.08" || r.Counts != (usage.Counts{Images: 2, Source: llm.Estimated}) || g.use(t)[0].Used != 80_000_000 {
+		t.Errorf("%+v %s", r.Counts, r.Cost)
+	}
+	if status, text := post(`{"model":"dall-e-3","prompt":"a cat"}`); status != 429 || !strings.Contains(text, "budget_exceeded") {
+		t.Errorf("one more: %d %s", status, text)
+	}
+	record(1)
+	answer = `{"created":1,"data":[{"b64_json":"AAAA"}],"usage":{"input_tokens":10,"output_tokens":100,"total_tokens":110}}`
+	if status, text := post(`{"model":"gpt-image-1","prompt":"a cat"}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if r := record(2); r.Cost.String() != "0.00405" || r.Counts.Images != 0 || r.Counts.Source != llm.Reported {
+		t.Errorf("%+v %s", r.Counts, r.Cost)
 	}
 }

@@ -68,9 +68,22 @@ func (x *exchange) bid(tg *target) usage.Cost {
 	if x.free() {
 		return usage.Free()
 	}
+	price, terms := x.priceOf(tg), usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)}
+	if x.op == llm.OpImages {
+		c := x.imagesAsked()
+		if cost, _ := price.Cost(&c, terms); cost.Known {
+			return cost
+		}
+	}
 	c := usage.Counts{Input: x.estimate(tg), Output: x.outputBound(tg), Source: llm.Estimated}
-	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)})
+	cost, _ := price.Cost(&c, terms)
 	return cost
+}
+
+// imagesAsked are the images that the request asks for. A server that makes fewer
+// fails, and one that bills images one by one tells no usage.
+func (x *exchange) imagesAsked() usage.Counts {
+	return usage.Counts{Images: max(x.plan.choices, 1), Source: llm.Estimated}
 }
 
 // askedTier is the tier of service that the request asks for at tg, "" where that
@@ -146,17 +159,18 @@ func (x *exchange) usedBy(f *failure) *usage.Used {
 }
 
 // asBounded takes what the gateway has counted itself, perhaps in bytes that are
-// no answer at all, to what the request let the server make.
+// no answer at all, to what the request let the server make. What the
+// server told before an answer broke off is its word.
 func (x *exchange) asBounded(c usage.Counts) usage.Counts {
-	if c.Source != llm.Estimated && c.Source != llm.Partial || x.req == nil || !x.op.Generates() || x.target == nil || len(x.target.overrides) > 0 || len(x.target.chatOverrides) > 0 {
+	if c.Source != llm.Estimated && (c.Source != llm.Partial || !c.NoPrompt) || !x.op.Generates() || x.target == nil || len(x.target.overrides) > 0 || len(x.target.chatOverrides) > 0 {
 		return c
 	}
-	most := x.req.MaxTokens
+	most := x.plan.most
 	if can := x.target.maxOutput(); can > 0 && (most == 0 || most > can) {
 		most = can
 	}
-	if most *= max(x.req.N, 1); most > 0 && c.Completion() > most {
-		c.Reasoning, c.AudioOutput, c.ImageOutput = min(c.Reasoning, most), 0, 0
+	if most *= x.plan.choices; most > 0 && c.Output+c.Reasoning > most {
+		c.Reasoning = min(c.Reasoning, most)
 		c.Output = most - c.Reasoning
 	}
 	return c
@@ -190,7 +204,11 @@ func (x *exchange) spend() {
 		}
 	}
 	missing := ""
-	if silent := x.silent(); x.target != nil && (silent || rec.Counts.Source != llm.Nothing) {
+	silent := x.silent()
+	if silent && x.op == llm.OpImages {
+		rec.Counts, silent = x.imagesAsked(), false
+	}
+	if x.target != nil && (silent || rec.Counts.Source != llm.Nothing) {
 		var cost usage.Cost
 		if cost, missing = x.cost(&rec.Counts); silent && cost.Pico == 0 {
 			cost, missing = usage.Cost{}, "the answer does not say what it used"

@@ -37,6 +37,8 @@ type plan struct {
 	here      int      // attempts at the target, a provider
 	stale     int      // attempts over a kept connection that was closed: they do not count
 	estimated int      // tokens of the prompt
+	choices   int      // answers, or images, that are asked for
+	most      int      // tokens that each of them may have; 0: the client does not say
 	request   uint64   // tells it apart from others, for providers; 0: not made yet
 	counted   counted
 	headers   map[string]string // that conditions see; nil: not made yet
@@ -68,7 +70,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 		x.record.Alias = m.name
 	}
 	x.record.Stream, x.record.ServiceTier = x.req.Stream, x.req.ServiceTier
-	x.plan.estimated = x.req.Prompt.Tokens()
+	x.plan.estimated, x.plan.choices, x.plan.most = x.req.Prompt.Tokens(), max(x.req.N, 1), x.req.MaxTokens
 	x.plan.chain = m.fallbacks
 	x.plan.models = append(x.plan.models, m)
 	x.plan.next = x.eligible(m)
