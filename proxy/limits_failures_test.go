@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -414,4 +415,69 @@ tenants: [{name: acme, limits: [{usd: 0.1, per: year}], keys: [{name: ci, hash: 
 	if r := record(2); r.Cost.String() != "0.00405" || r.Counts.Images != 0 || r.Counts.Source != llm.Reported {
 		t.Errorf("%+v %s", r.Counts, r.Cost)
 	}
+}
+
+// TestStaleConnectionUsesNothing: a kept connection that turns out to be closed
+// costs nothing and counts as nothing, at a pool and at a provider: the request is
+// one, and has used what its answer says.
+func TestStaleConnectionUsesNothing(t *testing.T) {
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if asked.Add(1) == 2 { // the second request, on the connection of the first
+			c, _, _ := http.NewResponseController(w).Hijack()
+			c.Close()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}}`)
+	}))
+	defer server.Close()
+	check := func(t *testing.T, r *usage.Record) {
+		t.Helper()
+		for i, try := range r.Tries {
+			if last := i == len(r.Tries)-1; (try.Used != nil) != last || last && try.Used.Counts.Prompt() != 10 {
+				t.Errorf("attempt %d: %+v", i, try)
+			}
+		}
+		if len(r.Tries) < 2 || r.Counts.Prompt() != 10 || r.Counts.Output != 5 || r.Counts.Source != llm.Reported {
+			t.Errorf("%+v, %+v", r.Tries, r.Counts)
+		}
+	}
+	const body = `{"model":"gpt-sim","max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`
+	t.Run("pool", func(t *testing.T) {
+		r := newRig(t, []*httptest.Server{server}, tenant("    limits: [{tokens: 40, per: 240h}, {requests: 3, per: 240h}]\n"))
+		for range 2 {
+			if res, text := r.keyed("/v1/chat/completions", strings.Replace(body, "gpt-sim", "m", 1)); res.StatusCode != 200 {
+				t.Fatalf("%d %s", res.StatusCode, text)
+			}
+		}
+		r.mu.Lock()
+		check(t, r.records[1])
+		r.mu.Unlock()
+		// Of 40 tokens 30 are used, and of three requests two.
+		if res, text := r.keyed("/v1/chat/completions", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`); res.StatusCode != 200 || res.Header.Get("X-Ratelimit-Remaining-Requests") != "0" {
+			t.Errorf("%d %s %v", res.StatusCode, text, res.Header)
+		}
+	})
+	asked.Store(0)
+	t.Run("provider", func(t *testing.T) {
+		g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: gpt-sim, targets: [{provider: p}]}]
+tenants: [{name: acme, limits: [{tokens: 100000, per: year}, {requests: 100, per: year}, {concurrency: 3}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+		for range 2 {
+			if status, text, _, err := g.ask(context.Background(), body); err != nil || status != 200 {
+				t.Fatalf("%d %s %v", status, text, err)
+			}
+		}
+		for deadline := time.Now().Add(10 * time.Second); len(g.records()) < 2 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		check(t, g.records()[1])
+		if s := g.use(t); s[0].Used != 30 || s[1].Used != 2 || s[2].Used != 0 {
+			t.Errorf("in use %+v", s)
+		}
+	})
 }
