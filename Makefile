@@ -144,6 +144,10 @@ bench-cluster: prerequisites ## measure the controller with 1,000 routes, 200 po
 test-helm: prerequisites ## render the chart and hold it to the types of Kubernetes (a module of its own)
 	cd deploy/helmtest && go vet ./... && go test ./...
 
+.PHONY: test-openapi
+test-openapi: prerequisites ## hold the admin API to its OpenAPI document with a validator of OpenAPI 3.1 (a module of its own; the first build takes minutes)
+	cd e2e/openapi && go vet ./... && go test -count=1 ./...
+
 .PHONY: test-manifests
 test-manifests: prerequisites ## have a real API server check the manifests, the examples and the rendered chart, without making anything of them
 	rm -rf .cache/manifests && mkdir -p .cache/manifests .cache/conformance

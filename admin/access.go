@@ -87,7 +87,7 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request, need Role) (calle
 		w.Header().Set("WWW-Authenticate", `Bearer realm="penstock admin"`)
 		writeError(w, http.StatusUnauthorized, "a token of one of admin.users is needed here", "send Authorization: Bearer TOKEN; the commands of penstock take it from PENSTOCK_ADMIN_TOKEN")
 	default:
-		writeError(w, http.StatusForbidden, c.name+" is a "+c.role.String()+", and this needs the role "+need.String(), "")
+		writeError(w, http.StatusForbidden, c.name+" has the role "+c.role.String()+", and this needs "+need.String(), "")
 	}
 	return c, false
 }

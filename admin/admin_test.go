@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -88,7 +89,38 @@ func do(h http.Handler, method, target, body string, header ...string) *httptest
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
+	transcribe(h, r, w, target, body)
 	return w
+}
+
+// transcribe writes an exchange of the API with its document to a file, for
+// e2e/openapi.
+func transcribe(h http.Handler, r *http.Request, w *httptest.ResponseRecorder, target, body string) {
+	file := os.Getenv("PENSTOCK_ADMIN_TRANSCRIPT")
+	if file == "" || !strings.HasPrefix(target, "/api/v1/") {
+		return
+	}
+	asks := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9901/api/openapi.json", nil)
+	asks.Header["Authorization"] = r.Header["Authorization"]
+	doc := httptest.NewRecorder()
+	if h.ServeHTTP(doc, asks); doc.Code != http.StatusOK {
+		return // to whom the document is not shown the API is not either
+	}
+	line, err := json.Marshal(map[string]any{
+		"document": doc.Body.String(), "method": r.Method, "target": target, "body": body, "header": r.Header,
+		"status": w.Code, "answerHeader": w.Header(), "answer": w.Body.String(),
+	})
+	if err != nil {
+		panic(err)
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		panic(err)
+	}
+	f.Close()
 }
 
 func TestAdminAnswers(t *testing.T) {

@@ -4,12 +4,14 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -71,6 +73,7 @@ func TestAPI(t *testing.T) {
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "path": "acme/y"}`, "", 400, `"message": "is given twice"`},
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": -1, "per": "1m"}]}}`, "", 400, `"param": "spec.limits[0].tokens"`},
 		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": 1.5, "per": "1m"}]}}`, "", 400, `must be a whole number`},
+		{"POST", "/api/v1/tenants", `{"path": "acme/x", "spec": {"limits": [{"tokens": 5, "per": "1m"}, {"tokens": 6, "per": "1m"}]}}`, "", 400, "\"message\": \"limits the same as limits[0]\",\n    \"param\": \"spec.limits[1]\""},
 		{"POST", "/api/v1/tenants", `path: acme/x`, "", 400, `is not JSON`},
 		{"POST", "/api/v1/keys", `{"tenant": "acme/search", "name": "ci"}`, "", 201, `"secret": "pk_`},
 		{"GET", "/api/v1/keys/acme%2Fsearch:ci", "", "", 200, `"state": "active"`},
@@ -158,6 +161,9 @@ func TestRoles(t *testing.T) {
 			}
 			if w.Code != want {
 				t.Errorf("%s %s with %q: %d, not %d", c.method, c.target, token, w.Code, want)
+			}
+			if need := [...]string{"", "viewer", "operator", "admin"}[c.least]; want == 403 && !strings.Contains(w.Body.String(), "has the role "+strings.TrimPrefix(token, "token of ")+", and this needs "+need) {
+				t.Errorf("%s %s with %q: %s", c.method, c.target, token, w.Body)
 			}
 		}
 		if w := do(h, c.method, c.target, c.body, "Authorization", "Bearer wrong"); c.least > 0 && w.Code != 401 {
@@ -323,4 +329,39 @@ func FuzzAPI(f *testing.F) {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 	})
+}
+
+// TestAPILimits: limits come in pages by node, of one unit or of all, and an idle
+// one is told with its zeros.
+func TestAPILimits(t *testing.T) {
+	o := apiOptions(t)
+	o.Limits = func(_ context.Context, tenant, after string, n int) (admin.LimitPage, error) {
+		switch {
+		case tenant == "away":
+			return admin.LimitPage{}, errors.New("refused")
+		case n == 1 && after == "":
+			return admin.LimitPage{Next: "acme", Limits: []admin.LimitStatus{{Node: "acme", Limit: "5 requests at a time", Unit: "concurrency", Amount: 5, Left: 5}}}, nil
+		case after == "acme":
+			return admin.LimitPage{Limits: []admin.LimitStatus{{Node: "acme/b", Limit: "1 USD per day", Unit: "usd", Amount: 1, Used: 0.25, Left: 0.75, Reset: 60}}}, nil
+		}
+		return admin.LimitPage{}, nil
+	}
+	h := admin.Handler(o)
+	for _, c := range []struct {
+		target string
+		status int
+		want   string
+	}{
+		{"/api/v1/limits?limit=1", 200, `{"items":[{"node":"acme","limit":"5 requests at a time","unit":"concurrency","amount":5,"used":0,"reserved":0,"left":5,"resetSeconds":0}],"next":"YWNtZQ"}`},
+		{"/api/v1/limits?limit=1&unit=usd", 200, `{"items":[],"next":"YWNtZQ"}`},
+		{"/api/v1/limits?limit=1&cursor=YWNtZQ", 200, `{"items":[{"node":"acme/b","limit":"1 USD per day","unit":"usd","amount":1,"used":0.25,"reserved":0,"left":0.75,"resetSeconds":60}]}`},
+		{"/api/v1/limits?tenant=away", 503, `{"error":{"message":"the store of limits cannot be asked: refused","code":"store_unreachable","hint":"see quota.redis in the configuration"}}`},
+		{"/api/v1/limits?limit=0", 400, `{"error":{"message":"is \"0\"","param":"limit","code":"invalid","hint":"a number from 1 to 1000"}}`},
+	} {
+		w := do(h, "GET", c.target, "")
+		var got bytes.Buffer
+		if err := json.Compact(&got, w.Body.Bytes()); err != nil || w.Code != c.status || got.String() != c.want {
+			t.Errorf("%s: %d %s", c.target, w.Code, &got)
+		}
+	}
 }

@@ -4,9 +4,12 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
+
+	"github.com/penstock/penstock/auth"
 )
 
 // LimitPage is a part of the limits, in the order of their nodes.
@@ -27,6 +30,37 @@ type LimitStatus struct {
 	Reserved float64 `json:"reserved"`     // by requests under way
 	Left     float64 `json:"left"`         // that may still be used
 	Reset    float64 `json:"resetSeconds"` // until the limit is as if it were new
+}
+
+// LimitList is a page of the API: the limits of at most as many nodes as were
+// asked for.
+type LimitList struct {
+	Items []LimitStatus `json:"items"`
+	Next  string        `json:"next,omitempty"`
+}
+
+// listLimits answers /api/v1/limits.
+func listLimits(c *call) (any, error) {
+	p, err := c.page()
+	if err != nil {
+		return nil, err
+	}
+	unit := c.query.Get("unit")
+	page, err := c.options.Limits(c.r.Context(), c.query.Get("tenant"), p.After, p.Limit)
+	if err != nil {
+		return nil, &auth.Fault{Kind: auth.Unreachable, Message: "the store of limits cannot be asked: " + err.Error(), Hint: "see quota.redis in the configuration"}
+	}
+	out := LimitList{Items: []LimitStatus{}}
+	for _, l := range page.Limits {
+		if unit == "" || l.Unit == unit {
+			out.Items = append(out.Items, l)
+		}
+	}
+	if page.Next != "" {
+		out.Next = cursor(page.Next)
+	}
+	raw, err := json.Marshal(out)
+	return json.RawMessage(raw), err
 }
 
 const (

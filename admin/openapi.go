@@ -80,7 +80,7 @@ func (rt *route) operation(types schemas) map[string]any {
 	}
 	about := map[string]string{
 		"limit": "how many at most, from 1 to " + strconv.Itoa(maxLimit) + "; " + strconv.Itoa(defaultLimit) + " unless given", "cursor": "next of the answer before",
-		"dryRun": "true: everything is checked, and nothing is changed", "under": "path of a tenant", "tenant": "path of a tenant",
+		"dryRun": "true: everything is checked, and nothing is changed", "under": "path of a tenant", "tenant": "path of a tenant", "unit": "only limits of this unit, such as usd",
 	}
 	for _, name := range rt.query {
 		param(name, "query", about[name], false)
@@ -155,11 +155,18 @@ func (s schemas) object(t reflect.Type) map[string]any {
 	if _, there := s[name]; there {
 		return reference(name)
 	}
-	properties := map[string]any{}
-	s[name] = map[string]any{"type": "object", "additionalProperties": false, "properties": properties} // before its fields, which may refer to it
+	properties, required := map[string]any{}, []string{}
+	object := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+	s[name] = object // before its fields, which may refer to it
 	for i := range t.NumField() {
 		f := t.Field(i)
 		key := f.Tag.Get("yaml")
+		if key == "" { // encoded by encoding/json
+			var option string
+			if key, option, _ = strings.Cut(f.Tag.Get("json"), ","); key != "" && option == "" {
+				required = append(required, key)
+			}
+		}
 		if key == "" {
 			continue
 		}
@@ -173,6 +180,9 @@ func (s schemas) object(t reflect.Type) map[string]any {
 			p["default"] = def
 		}
 		properties[key] = p
+	}
+	if len(required) > 0 {
+		object["required"] = required
 	}
 	return reference(name)
 }

@@ -98,6 +98,11 @@ func routes(o *Options) []route {
 		{method: http.MethodGet, path: "/api/v1/audit", id: "listAudit", summary: "edits that were made, newest first", role: Admin,
 			query: []string{"limit", "cursor"}, status: http.StatusOK, answer: reflect.TypeFor[AuditList](), do: listAudit},
 	}
+	if o.Limits != nil {
+		list = append(list, route{method: http.MethodGet, path: "/api/v1/limits", id: "listLimits", role: Viewer,
+			summary: "limits with what of them is in use and left; a page has those of at most limit nodes",
+			query:   []string{"tenant", "unit", "limit", "cursor"}, status: http.StatusOK, answer: reflect.TypeFor[LimitList](), do: listLimits})
+	}
 	if o.Prices != nil {
 		list = append(list, route{method: http.MethodGet, path: "/api/v1/prices", id: "getPrices", summary: "prices in force", role: Viewer,
 			query: o.PricesQuery, status: http.StatusOK, answer: reflect.TypeFor[any](), do: func(c *call) (any, error) { return asked(c, o.Prices) }})

@@ -25,7 +25,8 @@ import (
 // behind the same address do: looking one up costs a microsecond, and one of
 // Penstock's own 190 random bits is not found by trying. A key of another form,
 // which a person may have made up, is looked up only after the wait from a source
-// that is over the number, so that few are tried in a second.
+// that is over the number, so that few are tried in a second; unless it was good
+// from there before, so that a flood keeps nobody out who was in.
 type Guard struct {
 	log       *slog.Logger
 	metrics   *Instruments
@@ -33,6 +34,7 @@ type Guard struct {
 	seed      maphash.Seed
 	waiting   atomic.Int64
 	shards    [guardShards]guardShard
+	good      goodKeys
 }
 
 const (
@@ -42,12 +44,19 @@ const (
 	guardWaiting = 1024 // requests, of all sources
 	guardPlaces  = 8    // of one source
 	guardWindow  = 60   // seconds
+	guardGood    = 1 << 14
 )
 
 type guardShard struct {
 	mu      sync.Mutex
 	sources map[netip.Addr]*source
 }
+
+// goodKeys are hashes of sources with keys of other forms that were good from there:
+// one in each place, the newest, and 128 KiB in all. The seed of a process makes
+// them, so that nobody can tell which share a place or a hash; for whom one holds
+// by chance is looked up without a wait, and no more. Wrong keys never come in.
+type goodKeys [guardGood]atomic.Uint64
 
 // source is one that has sent wrong keys.
 type source struct {
@@ -83,8 +92,11 @@ func (g *Guard) Identify(d *Directory, r *http.Request, anonymous bool) (*Identi
 		}
 		return id, nil
 	}
-	late := false
-	if !WellFormed(key) && g.over(from, time.Now().Unix()) {
+	late, pair := false, uint64(0)
+	if !WellFormed(key) {
+		pair = g.pair(from, key)
+	}
+	if pair != 0 && !g.good.has(pair) && g.over(from, time.Now().Unix()) {
 		late = true
 		if !g.wait(r.Context(), from) {
 			g.metrics.failed("throttled")
@@ -94,6 +106,7 @@ func (g *Guard) Identify(d *Directory, r *http.Request, anonymous bool) (*Identi
 	now := time.Now().Unix()
 	id, why := d.find(key, from, now)
 	if why == ok {
+		g.good.put(pair)
 		return id, nil
 	}
 	g.metrics.failed(string(why))
@@ -104,6 +117,25 @@ func (g *Guard) Identify(d *Directory, r *http.Request, anonymous bool) (*Identi
 		g.wait(r.Context(), from)
 	}
 	return nil, throttled()
+}
+
+// pair is the hash of a source with a key, never 0.
+func (g *Guard) pair(from netip.Addr, key string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(g.seed)
+	a := networkOf(from).As16()
+	h.Write(a[:])
+	h.WriteString(key[:min(len(key), maxKey)])
+	return max(h.Sum64(), 1)
+}
+
+func (k *goodKeys) has(pair uint64) bool { return k[pair%guardGood].Load() == pair }
+
+// put notes a pair; 0 is none.
+func (k *goodKeys) put(pair uint64) {
+	if place := &k[pair%guardGood]; pair != 0 && place.Load() != pair {
+		place.Store(pair)
+	}
 }
 
 // throttled is the answer to one failure too many.

@@ -35,7 +35,7 @@ func TestGuard(t *testing.T) {
 		_, _, _, secret := stock()
 		reg, _, p, _ := stock()
 		reg.Apply(nil, []StoredKey{{ID: "key_1", Tenant: "acme/search", Name: "ci", Secrets: []StoredSecret{{Digest: p.Digest(secret)}}}})
-		d := New([]config.Tenant{{Name: "acme", Keys: []config.Key{{Name: "own", Hash: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("weak")))}}}}, reg)
+		d := New([]config.Tenant{{Name: "acme", Keys: []config.Key{{Name: "own", Hash: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("weak")))}, {Name: "other", Hash: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("other")))}}}}, reg)
 		var out bytes.Buffer
 		in := NewInstruments(nil, nil)
 		g := NewGuard(5, slog.New(slog.NewTextHandler(&out, nil)), in)
@@ -67,6 +67,13 @@ func TestGuard(t *testing.T) {
 		if status, took := try("10.9.9.9:4", "weak"); status != 200 || took != time.Second {
 			t.Errorf("a good key of another form: %d after %s", status, took)
 		}
+		// From then on it passes, whatever comes beside it: only there, and no other.
+		if status, took := try("10.9.9.9:4", "weak"); status != 200 || took != 0 {
+			t.Errorf("a key that was good before: %d after %s", status, took)
+		}
+		if status, took := try("10.9.9.9:4", "weal"); status != 429 || took != time.Second {
+			t.Errorf("a wrong key of the same form: %d after %s", status, took)
+		}
 		if status, took := try("10.9.9.8:1", "weak"); status != 200 || took != 0 {
 			t.Errorf("from another address: %d after %s", status, took)
 		}
@@ -79,7 +86,7 @@ func TestGuard(t *testing.T) {
 		var mu sync.Mutex
 		for range 20 {
 			wg.Go(func() {
-				status, took := try("10.9.9.9:6", "weak")
+				status, took := try("10.9.9.9:6", "other")
 				mu.Lock()
 				statuses[status]++
 				if took == 0 {
@@ -95,7 +102,7 @@ func TestGuard(t *testing.T) {
 		if n := strings.Count(out.String(), "\n"); n != 1 || strings.Contains(out.String(), "wrong\n") {
 			t.Errorf("%d lines:\n%s", n, out.String())
 		}
-		if n := testutil.ToFloat64(in.failures.WithLabelValues("unknown")); n != 7 {
+		if n := testutil.ToFloat64(in.failures.WithLabelValues("unknown")); n != 8 {
 			t.Errorf("unknown: %v", n)
 		}
 		if n := testutil.ToFloat64(in.failures.WithLabelValues("throttled")); n != 20-guardPlaces {
@@ -155,4 +162,34 @@ func TestGuardIsBounded(t *testing.T) {
 		t.Error("who insists is forgotten")
 	}
 	_ = d
+}
+
+// TestGuardLetsInWhoWasIn: a flood of wrong keys that takes every place behind an
+// address keeps nobody out whose key was good from there, and one that is taken
+// away is counted like any wrong one.
+func TestGuardLetsInWhoWasIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New([]config.Tenant{{Name: "acme", Keys: []config.Key{{Name: "own", Hash: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("weak")))}}}})
+		g := NewGuard(5, nil, nil)
+		if _, fail := g.Identify(d, from("10.9.9.9:1", "weak"), false); fail != nil {
+			t.Fatal(fail)
+		}
+		for i := range 200 {
+			go g.Identify(d, from("10.9.9.9:2", fmt.Sprint("wrong ", i)), false)
+		}
+		synctest.Wait() // every place is taken
+		begin := time.Now()
+		for range 100 {
+			if _, fail := g.Identify(d, from("10.9.9.9:3", "weak"), false); fail != nil {
+				t.Fatalf("%+v", fail)
+			}
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s", took)
+		}
+		if _, fail := g.Identify(New(nil), from("10.9.9.9:3", "weak"), false); fail == nil || fail.Status != 429 {
+			t.Errorf("a key that is gone: %+v", fail)
+		}
+		time.Sleep(2 * time.Second)
+	})
 }

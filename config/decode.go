@@ -58,6 +58,15 @@ func confides(t reflect.Type) bool {
 	return false
 }
 
+// maybeSecret says that an unknown key may be a secret that stands in the wrong
+// place: it is longer than words are, or has signs and digits that keys do not,
+// and is long or where secrets belong.
+func maybeSecret(key string, t reflect.Type) bool {
+	const short, long = 8, 16
+	signs := strings.ContainsFunc(key, func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') })
+	return len(key) > 2*long || signs && (len(key) >= long || len(key) >= short && confides(t))
+}
+
 // not says what n is where a value of type t is wanted.
 func not(n *node, t reflect.Type) string {
 	if n.kind < mappingKind && n.kind != nullKind && confides(t) {
@@ -157,11 +166,15 @@ func (d *decoder) object(n *node, v reflect.Value, c scope) {
 	}
 	for i, e := range n.entries {
 		path := joinKey(c.path, e.key)
+		f, ok := fieldOf(v.Type(), e.key)
+		if !ok && maybeSecret(e.key, v.Type()) && closest(e.key, names) == "" {
+			d.fail(e.line, e.col, strings.TrimPrefix(c.path+".…", "."), "unknown key, not shown since it may be a secret", didYouMean("", names))
+			continue
+		}
 		if first, ok := firstOf(n.entries[:i], e.key); ok {
 			d.fail(e.line, e.col, path, fmt.Sprintf("is given twice%s", firstAt(first)), "keep one of them")
 			continue
 		}
-		f, ok := fieldOf(v.Type(), e.key)
 		if !ok {
 			if len(d.problems) >= maxProblems {
 				continue
@@ -364,14 +377,20 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 	}
 	if !plain && v.Type() != durationType && v.Type() != sizeType && v.Type() != usdType {
 		hint := ""
-		if resolve(n.text) != textKind {
+		switch {
+		case n.quoted && resolve(n.text) != textKind:
 			hint = "leave out the quotes"
+		case !n.quoted:
+			hint = inFull(n.text)
 		}
 		wrong(hint)
 		return
 	}
 	if p := setScalar(v, text); p != nil {
 		if p.What == "" {
+			if p.Hint == "" && !expanded {
+				p.Hint = inFull(n.text)
+			}
 			wrong(p.Hint)
 			return
 		}
@@ -385,6 +404,16 @@ func (d *decoder) scalar(n *node, v reflect.Value, c scope) {
 		}
 		d.failNode(n, c.path, "must be more than 0", hint)
 	}
+}
+
+// inFull is the hint for a whole number that is written as 1e3 or 4.0; "": it is
+// none.
+func inFull(text string) string {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return ""
+	}
+	return "write " + strconv.FormatFloat(f, 'f', -1, 64)
 }
 
 func wanted(t reflect.Type) string {

@@ -3,7 +3,10 @@
 
 package config
 
-import "strings"
+import (
+	"path/filepath"
+	"strings"
+)
 
 // LedgerStore names a database.
 type LedgerStore string
@@ -74,6 +77,9 @@ func (v *validator) ledger() {
 		if l.Spool == "" {
 			v.fail("ledger.spool", "is missing", "name a directory of this gateway for what the database has not taken yet")
 		}
+	}
+	if k := &v.c.Keys; k.Store == KeysSQLite && l.Kind() == SQLite && k.Path != "" && filepath.Clean(k.Path) == filepath.Clean(l.Path) {
+		v.fail("ledger.path", "is the file of keys.path too", "name another one: rows would wait for edits of keys, and whoever reads the ledger would read keys")
 	}
 	if !headerName(l.TaskHeader) {
 		v.fail("ledger.taskHeader", "is not the name of a header", "use letters, digits and -")

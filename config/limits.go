@@ -202,7 +202,7 @@ func (v *validator) limitsOf(path string, list []Limit) {
 			if first, ok := seen[key]; ok {
 				v.fail(at, "limits the same as "+first, "keep one of them")
 			}
-			seen[key] = at
+			seen[key] = joinIndex("limits", i) // of the same list, which may be a document's of the admin API
 		}
 	}
 }

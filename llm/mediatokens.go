@@ -34,12 +34,20 @@ func (p *Prompt) TokensBy(rule MediaRule) int {
 		return n
 	}
 	for i := range p.pieces {
-		if p.pieces[i].kind == pieceMedia {
-			n += mediaTokens(p.pieces[i].text.Of(p.body), rule) - MediaTokens
+		switch piece := &p.pieces[i]; {
+		case piece.kind != pieceMedia:
+		case piece.low && rule == MediaOpenAI:
+			n += openAILow - MediaTokens
+		default:
+			n += mediaTokens(piece.text.Of(p.body), rule) - MediaTokens
 		}
 	}
 	return n
 }
+
+// openAILow is what a picture in low detail counts with OpenAI, of any size; the
+// others have no such choice.
+const openAILow = 85
 
 // maxHead is how much of a medium is decoded to find its size: the size of a JPEG
 // may stand behind a preview.

@@ -37,6 +37,10 @@ func TestMediaTokens(t *testing.T) {
 		{"2048 × 4096", `{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,` + picture(2048, 4096, asJPEG) + `"}}`, 1105, 1600, 4644},
 		{"200 × 200", `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + picture(200, 200, asPNG) + `"}}`, 255, 53, 258},
 		{"elsewhere", `{"type":"image_url","image_url":{"url":"https://example.com/a.png"}}`, 765, 1398, 1032},
+		{"low", `{"type":"image_url","image_url":{"detail":"low","url":"data:image/png;base64,` + picture(1024, 1024, asPNG) + `"}}`, 85, 1398, 1032},
+		{"low, said last", `{"image_url":{"url":"https://example.com/a.png","detail":"low"},"type":"image_url"}`, 85, 1398, 1032},
+		{"low, of Responses", `{"type":"input_image","image_url":"https://example.com/a.png","detail":"low"}`, 85, 1398, 1032},
+		{"high", `{"type":"image_url","image_url":{"url":"https://example.com/a.png","detail":"high"}}`, 765, 1398, 1032},
 		{"sound", `{"type":"input_audio","input_audio":{"format":"wav","data":"` + sound + `"}}`, 30, 30, 96},
 		{"broken", `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}`, 765, 1398, 1032},
 	} {

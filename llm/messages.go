@@ -21,7 +21,7 @@ const maxPieces = 1 << 16
 
 func (rd *reader) add(kind pieceKind, t jsonedit.Text) {
 	if len(rd.prompt.pieces) < maxPieces {
-		rd.prompt.pieces = append(rd.prompt.pieces, piece{kind, t})
+		rd.prompt.pieces = append(rd.prompt.pieces, piece{kind: kind, text: t})
 	}
 	switch kind {
 	case pieceMedia:
@@ -156,7 +156,8 @@ func (rd *reader) part(list string, i int, content string, j int) {
 		rd.wrongType(at(at(list, i)+"."+content, j), "must be an object")
 		return
 	}
-	medium := medium(0)
+	medium, first := medium(0), len(rd.prompt.pieces)
+	rd.low = false
 	for rd.err == nil {
 		key, ok := rd.s.NextMember()
 		if !ok {
@@ -179,6 +180,8 @@ func (rd *reader) part(list string, i int, content string, j int) {
 		case "image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_url", "file_data", "source", "inlineData", "inline_data", "fileData":
 			medium = max(medium, mediumOf(name))
 			medium = max(medium, rd.medium())
+		case "detail":
+			rd.detail()
 		case "type":
 			if t, ok := rd.s.Text(); ok {
 				medium = max(medium, mediumOf(t.Of(rd.body)))
@@ -199,6 +202,12 @@ func (rd *reader) part(list string, i int, content string, j int) {
 		default:
 			rd.s.Skip()
 		}
+	}
+	if rd.low {
+		for i := range rd.prompt.pieces[first:] {
+			rd.prompt.pieces[first+i].low = true
+		}
+		rd.low = false
 	}
 	switch medium {
 	case mediumImage:
@@ -250,6 +259,15 @@ func mediumOf(name []byte) medium {
 	return 0
 }
 
+// detail notes that the picture of a part is wanted in low detail.
+func (rd *reader) detail() {
+	if t, ok := rd.s.Text(); ok {
+		rd.low = string(t.Of(rd.body)) == "low"
+	} else {
+		rd.s.Skip()
+	}
+}
+
 // medium reads a URL, data or an id, either bare or in an object.
 func (rd *reader) medium() (kind medium) {
 	if t, ok := rd.s.Text(); ok {
@@ -266,6 +284,9 @@ func (rd *reader) medium() (kind medium) {
 			return kind
 		}
 		switch string(rd.name(key)) {
+		case "detail":
+			rd.detail()
+			continue
 		case "mimeType", "mime_type":
 			if t, ok := rd.s.Text(); ok {
 				kind = mediumOf(t.Of(rd.body))

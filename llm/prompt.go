@@ -34,6 +34,7 @@ type Prompt struct {
 // piece is a part of a prompt in the body.
 type piece struct {
 	kind pieceKind
+	low  bool // a picture in low detail
 	text jsonedit.Text
 }
 

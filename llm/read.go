@@ -101,6 +101,7 @@ type reader struct {
 	absent [fieldEngine + 1]bool // seen, but null
 	asked  bool                  // include_usage is true
 	nested bool                  // inside the answer of a tool
+	low    bool                  // the picture of the part is wanted in low detail
 	buf    [maxFieldName]byte    // for member names that are escaped
 	err    *Error
 }

@@ -152,6 +152,7 @@ func (x *exchange) tried(f *failure) {
 			t.Error = f.class.String()
 		}
 	}
+	x.countMore(t.Used)
 	if x.rule == nil && len(x.record.Tries) < maxTries {
 		x.record.Tries = append(x.record.Tries, t)
 	}

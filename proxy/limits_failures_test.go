@@ -11,10 +11,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/penstock/penstock/llm"
+	"github.com/penstock/penstock/proxy"
 	"github.com/penstock/penstock/sim"
+	"github.com/penstock/penstock/usage"
 )
 
 // priced is a gateway in front of a simulated provider whose tokens have prices,
@@ -203,4 +207,277 @@ tenants:
 	if read("acme2"); len(names) != 1 {
 		t.Errorf("of acme2: %q", names)
 	}
+}
+
+// TestLimitsOfFallbacks: a limit that counts only some models counts what falls
+// back to them, with what they have used. One without room is passed over like a
+// target that is out; what then serves is counted as itself.
+func TestLimitsOfFallbacks(t *testing.T) {
+	down, a := simulated(t, sim.ProviderConfig{Name: "a", Models: []string{"small"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	down.SetFaults(sim.Faults{Status: 500})
+	_, b := simulated(t, sim.ProviderConfig{Name: "b", Models: []string{"large", "spare"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers:
+  - {name: a, baseURL: "%s/v1", credentials: [{secret: sk-a}]}
+  - {name: b, baseURL: "%s/v1", credentials: [{secret: sk-b}]}
+models:
+  - {name: small, targets: [{provider: a}], fallbacks: [{virtualModel: large}, {provider: b, model: spare}]}
+  - {name: large, targets: [{provider: b}]}
+prices: {version: test, table: [{provider: a, model: "*", rates: {input: 1, output: 1}}, {provider: b, model: large, rates: {input: 1, output: 10}}, {provider: b, model: spare, rates: {input: 1, output: 1}}]}
+tenants:
+  - name: acme
+    limits:
+      - {requests: 100, per: year, models: [small]}
+      - {requests: 2, per: year, models: [large], soft: 0.5}
+      - {usd: 1, per: year, models: [large]}
+      - {requests: 1, per: year, models: [spare]}
+      - {output: 100000, per: year, models: [large, "sp*"]}
+      - {concurrency: 5, models: [large]}
+      - {requests: 100, per: year, models: [other]}
+    keys: [{name: ci, hash: "$KEY"}]
+`, a, b))
+	const body = `{"model":"small","max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`
+	for i, want := range []int{200, 200, 200, 502} {
+		if status, text, header, err := g.ask(context.Background(), body); err != nil || status != want {
+			t.Fatalf("request %d: %d %s %v", i, status, text, err)
+		} else if i == 0 && header.Get("X-Penstock-Limit-Warning") != "acme: 2 requests per year, models large: 50% in use" {
+			t.Errorf("request %d: %v", i, header)
+		}
+	}
+	records, output, dollars := g.records(), int64(0), int64(0)
+	for i, served := range []string{"b/large", "b/large", "b/spare", ""} {
+		r := records[i]
+		if served == "" {
+			if r.Attempts == 0 || r.Limit != "" || len(r.Skipped) != 2 || r.Skipped[1].Reason != "the limit acme: 1 requests per year, models spare has no room" {
+				t.Errorf("record %d: %+v", i, r)
+			}
+			continue
+		}
+		if last := r.Tries[len(r.Tries)-1]; last.Target != served || last.Error != "" {
+			t.Errorf("record %d: %+v", i, r.Tries)
+		}
+		output += int64(r.Counts.Output)
+		if served == "b/large" {
+			dollars += r.Cost.Pico
+		} else if len(r.Skipped) != 1 || r.Skipped[0] != (usage.Skipped{Target: "large", Reason: "the limit acme: 2 requests per year, models large has no room"}) {
+			t.Errorf("record %d: skipped %+v", i, r.Skipped)
+		}
+	}
+	want := []int64{4, 2, dollars / 1000, 1, output, 0, 0}
+	for i, s := range g.use(t) {
+		if s.Used != want[i] || s.Reserved != 0 {
+			t.Errorf("%s: %+v, not %d", s.Limit, s, want[i])
+		}
+	}
+	if dollars == 0 || output == 0 {
+		t.Error("nothing was used")
+	}
+	// Who asks for the model itself is refused at once.
+	if status, text, _, err := g.ask(context.Background(), strings.Replace(body, "small", "large", 1)); err != nil || status != 429 || !strings.Contains(text, "models large") {
+		t.Errorf("%d %s %v", status, text, err)
+	}
+}
+
+// TestLimitOfTheOnlyTarget: where a fallback is the first that could serve, and
+// has no room, the client is told of its limit.
+func TestLimitOfTheOnlyTarget(t *testing.T) {
+	own, a := simulated(t, sim.ProviderConfig{Models: []string{"small", "large"}, TTFT: time.Millisecond, ITL: time.Microsecond})
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: a, baseURL: "%s/v1", credentials: [{secret: sk-a}]}]
+models:
+  - {name: small, targets: [{provider: a, capabilities: {context: 10}}], fallbacks: [{virtualModel: large, on: [contextWindow]}]}
+  - {name: large, targets: [{provider: a}]}
+tenants: [{name: acme, limits: [{requests: 1, per: year, models: [large]}], keys: [{name: ci, hash: "$KEY"}]}]
+`, a))
+	body := fmt.Sprintf(`{"model":"small","max_tokens":5,"messages":[{"role":"user","content":"%s"}]}`, strings.Repeat("word ", 50))
+	if status, text, _, err := g.ask(context.Background(), body); err != nil || status != 200 {
+		t.Fatalf("%d %s %v", status, text, err)
+	}
+	status, text, header, err := g.ask(context.Background(), body)
+	if err != nil || status != 429 || !strings.Contains(text, "acme: 1 requests per year, models large") || header.Get("Retry-After") == "" {
+		t.Errorf("%d %s %v", status, text, header)
+	}
+	if last := g.records()[1]; last.Limit != "acme: 1 requests per year, models large" || last.Attempts != 0 || own.Stats().Completed != 1 {
+		t.Errorf("record %+v", last)
+	}
+}
+
+// TestPricesInForce: whoever asks for the prices gets the table that requests are
+// reckoned by, which may be large, and not one made for the question.
+func TestPricesInForce(t *testing.T) {
+	if p := proxy.New(proxy.Options{}).Prices(); p != nil || p.List() != nil || p.Version() != "" {
+		t.Errorf("without a configuration: %+v", p)
+	}
+	g, _ := priced(t, "[{usd: 1, per: year}]")
+	if p := g.server.Prices(); p.Len() != 1 || p != g.server.Prices() {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestMalformedAnswersAreBounded: what is counted in an answer that is none has an
+// estimate for its mark, and is no more than the request had let the server make.
+func TestMalformedAnswersAreBounded(t *testing.T) {
+	words := strings.Repeat("word ", 4000)
+	for name, c := range map[string]struct {
+		answer, max    string
+		output         int
+		source, failed string
+	}{
+		"cut":        {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, `"max_tokens":20,`, 20, "partial", "stream_broken"},
+		"two":        {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, `"max_tokens":20,"n":2,`, 40, "partial", "stream_broken"},
+		"no bound":   {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words, ``, 5000, "partial", "stream_broken"},
+		"odd":        {`{"choices":"` + words + `"}`, `"max_tokens":20,`, 20, "estimated", ""},
+		"impossible": {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + words + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":-7}}`, `"max_tokens":20,`, 20, "estimated", ""},
+		"reported":   {`{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":25}}`, `"max_tokens":20,`, 25, "reported", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				io.WriteString(w, c.answer)
+			}))
+			defer server.Close()
+			g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: gpt-sim, targets: [{provider: p}], retries: {attempts: 1}}]
+prices: {version: test, table: [{provider: p, model: gpt-sim, rates: {input: 0, output: 10}}]}
+tenants: [{name: acme, limits: [{output: 1000000, per: year}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+			if _, _, _, err := g.ask(context.Background(), `{"model":"gpt-sim",`+c.max+`"messages":[{"role":"user","content":"hello"}]}`); err != nil {
+				t.Fatal(err)
+			}
+			s := g.use(t)[0] // after the request has been settled
+			for deadline := time.Now().Add(10 * time.Second); s.Reserved > 0 && time.Now().Before(deadline); s = g.use(t)[0] {
+				time.Sleep(time.Millisecond)
+			}
+			for deadline := time.Now().Add(10 * time.Second); len(g.records()) == 0 && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			last := g.records()[0].Tries[0]
+			if last.Used == nil || last.Error != c.failed {
+				t.Fatalf("%+v", last)
+			}
+			if u := last.Used; u.Counts.Output != c.output || u.Counts.Source.String() != c.source || u.Cost.Pico != int64(c.output)*10_000_000 || s.Used != int64(c.output) {
+				t.Errorf("%+v; of the limit %+v", u, s)
+			}
+		})
+	}
+}
+
+// TestImagesOneByOne: images that are billed each, as those of DALL·E are, are
+// reserved for and paid for by their number; where the server tells tokens, these
+// count.
+func TestImagesOneByOne(t *testing.T) {
+	answer := `{"created":1,"data":[{"url":"http://x/1"},{"url":"http://x/2"}]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: dall-e-3, targets: [{provider: p}], retries: {attempts: 1}}, {name: gpt-image-1, targets: [{provider: p}], retries: {attempts: 1}}]
+prices: {version: test, table: [{provider: p, model: dall-e-3, rates: {perImage: 0.04}}, {provider: p, model: gpt-image-1, rates: {input: 5, output: 40}}]}
+tenants: [{name: acme, limits: [{usd: 0.1, per: year}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+	post := func(body string) (int, string) {
+		t.Helper()
+		req, _ := http.NewRequest(http.MethodPost, g.url+"/v1/images/generations", strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer sk-client-1")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(text)
+	}
+	record := func(i int) *usage.Record {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); len(g.records()) <= i && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		return g.records()[i]
+	}
+	if status, text := post(`{"model":"dall-e-3","prompt":"a cat","n":2}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if r := record(0); r.Cost.String() != "0.08" || r.Counts != (usage.Counts{Images: 2, Source: llm.Estimated}) || g.use(t)[0].Used != 80_000_000 {
+		t.Errorf("%+v %s", r.Counts, r.Cost)
+	}
+	if status, text := post(`{"model":"dall-e-3","prompt":"a cat"}`); status != 429 || !strings.Contains(text, "budget_exceeded") {
+		t.Errorf("one more: %d %s", status, text)
+	}
+	record(1)
+	answer = `{"created":1,"data":[{"b64_json":"AAAA"}],"usage":{"input_tokens":10,"output_tokens":100,"total_tokens":110}}`
+	if status, text := post(`{"model":"gpt-image-1","prompt":"a cat"}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if r := record(2); r.Cost.String() != "0.00405" || r.Counts.Images != 0 || r.Counts.Source != llm.Reported {
+		t.Errorf("%+v %s", r.Counts, r.Cost)
+	}
+}
+
+// TestStaleConnectionUsesNothing: a kept connection that turns out to be closed
+// costs nothing and counts as nothing, at a pool and at a provider: the request is
+// one, and has used what its answer says.
+func TestStaleConnectionUsesNothing(t *testing.T) {
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if asked.Add(1) == 2 { // the second request, on the connection of the first
+			c, _, _ := http.NewResponseController(w).Hijack()
+			c.Close()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}}`)
+	}))
+	defer server.Close()
+	check := func(t *testing.T, r *usage.Record) {
+		t.Helper()
+		for i, try := range r.Tries {
+			if last := i == len(r.Tries)-1; (try.Used != nil) != last || last && try.Used.Counts.Prompt() != 10 {
+				t.Errorf("attempt %d: %+v", i, try)
+			}
+		}
+		if len(r.Tries) < 2 || r.Counts.Prompt() != 10 || r.Counts.Output != 5 || r.Counts.Source != llm.Reported {
+			t.Errorf("%+v, %+v", r.Tries, r.Counts)
+		}
+	}
+	const body = `{"model":"gpt-sim","max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`
+	t.Run("pool", func(t *testing.T) {
+		r := newRig(t, []*httptest.Server{server}, tenant("    limits: [{tokens: 40, per: 240h}, {requests: 3, per: 240h}]\n"))
+		for range 2 {
+			if res, text := r.keyed("/v1/chat/completions", strings.Replace(body, "gpt-sim", "m", 1)); res.StatusCode != 200 {
+				t.Fatalf("%d %s", res.StatusCode, text)
+			}
+		}
+		r.mu.Lock()
+		check(t, r.records[1])
+		r.mu.Unlock()
+		// Of 40 tokens 30 are used, and of three requests two.
+		if res, text := r.keyed("/v1/chat/completions", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`); res.StatusCode != 200 || res.Header.Get("X-Ratelimit-Remaining-Requests") != "0" {
+			t.Errorf("%d %s %v", res.StatusCode, text, res.Header)
+		}
+	})
+	asked.Store(0)
+	t.Run("provider", func(t *testing.T) {
+		g := newLimited(t, fmt.Sprintf(`
+providers: [{name: p, baseURL: "%s/v1", credentials: [{secret: sk-provider}]}]
+models: [{name: gpt-sim, targets: [{provider: p}]}]
+tenants: [{name: acme, limits: [{tokens: 100000, per: year}, {requests: 100, per: year}, {concurrency: 3}], keys: [{name: ci, hash: "$KEY"}]}]
+`, server.URL))
+		for range 2 {
+			if status, text, _, err := g.ask(context.Background(), body); err != nil || status != 200 {
+				t.Fatalf("%d %s %v", status, text, err)
+			}
+		}
+		for deadline := time.Now().Add(10 * time.Second); len(g.records()) < 2 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		check(t, g.records()[1])
+		if s := g.use(t); s[0].Used != 30 || s[1].Used != 2 || s[2].Used != 0 {
+			t.Errorf("in use %+v", s)
+		}
+	})
 }

@@ -75,6 +75,7 @@ func (b *builder) model(mc *config.Model) (*model, error) {
 		if err != nil {
 			return nil, err
 		}
+		tg.of = mc.Name
 		m.targets = append(m.targets, tg)
 		m.several = m.several || tg.accounts > 1
 		m.weights += tg.weight

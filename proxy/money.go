@@ -20,6 +20,14 @@ import (
 
 // This file says what a request may cost, before it is sent, and what it has cost.
 
+// Prices are those in force; nil: there is no configuration yet.
+func (s *Server) Prices() *usage.Prices {
+	if t := s.table.Load(); t != nil {
+		return t.prices
+	}
+	return nil
+}
+
 // priceOf is the price of the target for the request; nil: it is not known.
 func (x *exchange) priceOf(tg *target) *usage.Price {
 	q := tg.query
@@ -60,9 +68,22 @@ func (x *exchange) bid(tg *target) usage.Cost {
 	if x.free() {
 		return usage.Free()
 	}
+	price, terms := x.priceOf(tg), usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)}
+	if x.op == llm.OpImages {
+		c := x.imagesAsked()
+		if cost, _ := price.Cost(&c, terms); cost.Known {
+			return cost
+		}
+	}
 	c := usage.Counts{Input: x.estimate(tg), Output: x.outputBound(tg), Source: llm.Estimated}
-	cost, _ := x.priceOf(tg).Cost(&c, usage.Terms{Tier: x.askedTier(tg), Took: x.longest(tg)})
+	cost, _ := price.Cost(&c, terms)
 	return cost
+}
+
+// imagesAsked are the images that the request asks for. A server that makes fewer
+// fails, and one that bills images one by one tells no usage.
+func (x *exchange) imagesAsked() usage.Counts {
+	return usage.Counts{Images: max(x.plan.choices, 1), Source: llm.Estimated}
 }
 
 // askedTier is the tier of service that the request asks for at tg, "" where that
@@ -122,7 +143,7 @@ func (x *exchange) usedBy(f *failure) *usage.Used {
 	}
 	switch gone := f.class == provider.Canceled || f.reply != nil && f.reply.Status == StatusClientClosed; {
 	case c.Told() || c.Completion() > 0:
-		c = c.WithPrompt(x.promptTokens())
+		c = x.asBounded(c.WithPrompt(x.promptTokens()))
 	case !f.sent || f.replied || f.stale:
 		return nil
 	case gone:
@@ -135,6 +156,24 @@ func (x *exchange) usedBy(f *failure) *usage.Used {
 	}
 	cost, _ := x.cost(&c)
 	return &usage.Used{Counts: c, Cost: cost}
+}
+
+// asBounded takes what the gateway has counted itself, perhaps in bytes that are
+// no answer at all, to what the request let the server make. What the
+// server told before an answer broke off is its word.
+func (x *exchange) asBounded(c usage.Counts) usage.Counts {
+	if c.Source != llm.Estimated && (c.Source != llm.Partial || !c.NoPrompt) || !x.op.Generates() || x.target == nil || len(x.target.overrides) > 0 || len(x.target.chatOverrides) > 0 {
+		return c
+	}
+	most := x.plan.most
+	if can := x.target.maxOutput(); can > 0 && (most == 0 || most > can) {
+		most = can
+	}
+	if most *= x.plan.choices; most > 0 && c.Output+c.Reasoning > most {
+		c.Reasoning = min(c.Reasoning, most)
+		c.Output = most - c.Reasoning
+	}
+	return c
 }
 
 // cost is what c costs at the target. missing is why it is not known.
@@ -157,6 +196,7 @@ func (x *exchange) spend() {
 	if x.free() {
 		rec.Counts = usage.Counts{}
 	}
+	rec.Counts = x.asBounded(rec.Counts)
 	var last *usage.Used
 	for i := range rec.Tries {
 		if u := rec.Tries[i].Used; u != nil {
@@ -164,7 +204,11 @@ func (x *exchange) spend() {
 		}
 	}
 	missing := ""
-	if silent := x.silent(); x.target != nil && (silent || rec.Counts.Source != llm.Nothing) {
+	silent := x.silent()
+	if silent && x.op == llm.OpImages {
+		rec.Counts, silent = x.imagesAsked(), false
+	}
+	if x.target != nil && (silent || rec.Counts.Source != llm.Nothing) {
 		var cost usage.Cost
 		if cost, missing = x.cost(&rec.Counts); silent && cost.Pico == 0 {
 			cost, missing = usage.Cost{}, "the answer does not say what it used"

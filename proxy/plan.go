@@ -37,6 +37,8 @@ type plan struct {
 	here      int      // attempts at the target, a provider
 	stale     int      // attempts over a kept connection that was closed: they do not count
 	estimated int      // tokens of the prompt
+	choices   int      // answers, or images, that are asked for
+	most      int      // tokens that each of them may have; 0: the client does not say
 	request   uint64   // tells it apart from others, for providers; 0: not made yet
 	counted   counted
 	headers   map[string]string // that conditions see; nil: not made yet
@@ -68,7 +70,7 @@ func (x *exchange) resolve(asked string) *llm.Error {
 		x.record.Alias = m.name
 	}
 	x.record.Stream, x.record.ServiceTier = x.req.Stream, x.req.ServiceTier
-	x.plan.estimated = x.req.Prompt.Tokens()
+	x.plan.estimated, x.plan.choices, x.plan.most = x.req.Prompt.Tokens(), max(x.req.N, 1), x.req.MaxTokens
 	x.plan.chain = m.fallbacks
 	x.plan.models = append(x.plan.models, m)
 	x.plan.next = x.eligible(m)
@@ -138,7 +140,7 @@ func (x *exchange) eligible(m *model) []*target {
 // leftOut are the targets that were not asked for a reason of their own.
 func (x *exchange) leftOut() []usage.Skipped {
 	p := &x.plan
-	list := p.skipped
+	list := append(p.skipped, x.barred...)
 	for i, tg := range p.out {
 		if !slices.ContainsFunc(p.tried, tg.sameAs) && !slices.ContainsFunc(p.out[:i], tg.sameAs) {
 			list = append(list, usage.Skipped{Target: x.title(tg), Reason: "it was out: others come first"})
@@ -336,23 +338,29 @@ func (x *exchange) advance(last *failure) bool {
 	} else if len(p.next) == 0 && x.everyoneIsTooShort() {
 		class = config.FallbackContextWindow
 	}
-	if class == config.FallbackGeneral && len(p.next) > 0 {
+	for class == config.FallbackGeneral && len(p.next) > 0 {
 		if p.next[0].out(x) && x.around(last) {
 			return true
 		}
-		x.aim(p.next[0])
-		p.next = p.next[1:]
-		return true
+		ok, tg := x.within(p.next), p.next[0]
+		if p.next = p.next[1:]; ok {
+			x.aim(tg)
+			return true
+		}
 	}
 	if last != nil {
 		p.next = nil // what one of them refuses the others refuse
 	}
-	list, _ := x.follow(class, false)
-	if len(list) == 0 {
-		return false
+	for {
+		list, _ := x.follow(class, false)
+		if len(list) == 0 {
+			return false
+		}
+		if x.within(list) {
+			x.fallBack(list, reasonOf(class, last))
+			return true
+		}
 	}
-	x.fallBack(list, reasonOf(class, last))
-	return true
 }
 
 // elsewhere says that advance would find a target that works.
@@ -372,7 +380,7 @@ func (x *exchange) elsewhere(last *failure) bool {
 func (x *exchange) around(last *failure) bool {
 	before := x.plan
 	list, out := x.follow(config.FallbackGeneral, true)
-	if len(list) == 0 {
+	if len(list) == 0 || !x.within(list) {
 		x.plan = before // as if nobody had looked
 		return false
 	}
@@ -524,6 +532,10 @@ func (tg *target) named(x *exchange) string {
 	}
 	return cmp.Or(tg.model, x.record.ModelAsked)
 }
+
+// countsAs is the model that limits count what tg serves as: a target of a model is
+// that model, whatever its name there; one that is fallen back to is another.
+func (tg *target) countsAs(x *exchange) string { return cmp.Or(tg.of, tg.named(x)) }
 
 // where is the pool or provider, as metrics have it.
 func (tg *target) where() string {

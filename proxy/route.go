@@ -107,6 +107,7 @@ type target struct {
 
 // terms are the conditions and the changes under which a target serves.
 type terms struct {
+	of                          string // the model whose target it is; "": a fallback by itself
 	when                        condition
 	can                         *config.Capabilities // nil: nothing is known
 	regions                     []string

@@ -6,6 +6,7 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,12 @@ type spending struct {
 	lent  quota.Reservation // of the limits of the credential in use
 	over  *quota.Refusal    // nil: the client's limits let it in
 	full  time.Duration     // until a credential whose limits refused has room again, the soonest; 0: none refused
+	// Of the limits that count only models that were fallen back to:
+	entered bool // the client's limits let it in: such a model may be fallen back to
+	more    []*quota.Reservation
+	uses    []quota.Use     // what was used of each
+	barred  []usage.Skipped // that have no room for the request
+	bar     *quota.Refusal  // the last of them
 }
 
 // reserve takes of the client's limits what the request may use, or tells why it
@@ -37,24 +44,81 @@ func (x *exchange) reserve() *llm.Error {
 		return nil
 	}
 	cost, _ := x.reserveCost() // a fallback may be dearer
-	may := x.mayUse(cost)
+	may := x.mayUse(x.target, cost)
 	if x.over = x.server.limits.limiter.Reserve(x.r.Context(), &x.taken, path, [2]string{x.record.ModelAsked, x.model.name}, &may); x.over != nil {
 		return x.overLimit(x.over)
 	}
-	x.taken.Warnings(func(s quota.State) {
+	x.noteLimits(&x.taken)
+	x.entered = true
+	if x.within([]*target{x.target}) || x.advance(&failure{class: provider.RateLimit}) { // the target may be a fallback
+		return nil
+	}
+	x.over = x.bar
+	return x.overLimit(x.over)
+}
+
+// noteLimits puts into the record what limits say that were reserved.
+func (x *exchange) noteLimits(r *quota.Reservation) {
+	r.Warnings(func(s quota.State) {
 		x.record.Warned = append(x.record.Warned, fmt.Sprintf("%s: %d%% in use", s.Limit, s.Percent()))
 	}, func(s quota.State) {
 		x.record.Shadow = append(x.record.Shadow, s.Limit.String())
 	})
-	return nil
+}
+
+// within takes what the request may use at the first of targets, and at those
+// with it that count as the same model, of the limits that count that model and
+// not the one that was asked for. It says no where there is no room: then another
+// target is to be asked.
+func (x *exchange) within(targets []*target) bool {
+	name := targets[0].countsAs(x)
+	if !x.entered || name == x.record.ModelAsked || name == x.model.name || slices.ContainsFunc(x.uses, func(u quota.Use) bool { return u.Model == name }) {
+		return true
+	}
+	if slices.ContainsFunc(x.barred, func(s usage.Skipped) bool { return s.Target == name }) {
+		return false
+	}
+	cost := int64(0)
+	for _, tg := range targets {
+		if tg.countsAs(x) == name {
+			cost = max(cost, x.bid(tg).Pico)
+		}
+	}
+	before := []string{x.record.ModelAsked, x.model.name}
+	for i := range x.uses {
+		before = append(before, x.uses[i].Model)
+	}
+	var room [8]*quota.Node
+	r, may := &quota.Reservation{}, x.mayUse(targets[0], cost)
+	if over := x.server.limits.limiter.ReserveMore(x.r.Context(), r, x.server.limits.path(room[:0], x), name, before, &may); over != nil {
+		x.bar, x.barred = over, append(x.barred, usage.Skipped{Target: name, Reason: fmt.Sprintf("the limit %s has no room", over.Limit)})
+		return false
+	}
+	x.noteLimits(r)
+	x.more, x.uses = append(x.more, r), append(x.uses, quota.Use{Model: name})
+	return true
+}
+
+// countMore counts an attempt, and what it has used, for the model it went to, if
+// that was fallen back to.
+func (x *exchange) countMore(used *usage.Used) {
+	for i := range x.uses {
+		if u := &x.uses[i]; u.Model == x.target.countsAs(x) {
+			u.Requests = 1
+			if used != nil {
+				add(&u.Amounts, &used.Counts)
+				u.Picodollars += used.Cost.Pico
+			}
+		}
+	}
 }
 
 // mayUse is the most that the request may use: the estimated prompt, the bound on
 // the answer, and a cost in picodollars.
-func (x *exchange) mayUse(cost int64) quota.Amounts {
+func (x *exchange) mayUse(tg *target, cost int64) quota.Amounts {
 	a := quota.Amounts{Requests: 1, Picodollars: cost}
-	if a.Output = int64(x.outputBound(x.target)); a.Output > 0 || x.op.Embeds() { // what is not read has no tokens that could be told
-		a.Input = int64(x.estimate(x.target))
+	if a.Output = int64(x.outputBound(tg)); a.Output > 0 || x.op.Embeds() { // what is not read has no tokens that could be told
+		a.Input = int64(x.estimate(tg))
 	}
 	return a
 }
@@ -62,7 +126,7 @@ func (x *exchange) mayUse(cost int64) quota.Amounts {
 // settleLimits puts what was used in the place of what was reserved: of the client's
 // limits what all attempts have used, of the credential's what the last has.
 func (x *exchange) settleLimits() {
-	if !x.taken.Active() && !x.lent.Active() {
+	if !x.taken.Active() && !x.lent.Active() && len(x.more) == 0 {
 		return
 	}
 	rec := x.record
@@ -77,6 +141,7 @@ func (x *exchange) settleLimits() {
 		add(&last, &rec.Counts)
 		if n > 0 && rec.Tries[n-1].Used != nil {
 			last.Picodollars = rec.Tries[n-1].Used.Cost.Pico
+			x.countMore(rec.Tries[n-1].Used)
 		}
 	}
 	all.Picodollars = rec.Cost.Pico
@@ -84,6 +149,9 @@ func (x *exchange) settleLimits() {
 		all.Requests, last.Requests = 1, 1
 	}
 	x.taken.Settle(&all)
+	for _, r := range x.more {
+		r.SettleEach(x.uses)
+	}
 	x.lent.Settle(&last)
 }
 
@@ -102,7 +170,7 @@ func (x *exchange) reserveAt(tg *target, c *provider.Credential) bool {
 	if node == nil {
 		return true
 	}
-	may := x.mayUse(x.bid(tg).Pico)
+	may := x.mayUse(tg, x.bid(tg).Pico)
 	f := x.server.limits.limiter.Reserve(x.r.Context(), &x.lent, []*quota.Node{node}, [2]string{x.record.ModelAsked, tg.named(x)}, &may)
 	if f == nil {
 		return true
@@ -180,11 +248,15 @@ func (x *exchange) tellLimits(h http.Header) {
 		return
 	}
 	var tightest [4]quota.State // by kind of header
-	x.taken.States(func(s quota.State) {
+	tighter := func(s quota.State) {
 		if k := headerOf(s.Limit.Unit(), anthropic); k >= 0 && !s.Limit.Shadow() && (tightest[k].Limit == nil || s.Percent() > tightest[k].Percent()) {
 			tightest[k] = s
 		}
-	})
+	}
+	x.taken.States(tighter)
+	for _, r := range x.more {
+		r.States(tighter)
+	}
 	for _, s := range tightest {
 		if s.Limit != nil {
 			tellLimit(h, anthropic, s)

@@ -9,3 +9,6 @@ func (l *Limiter) Die() {
 	k := l.keeper.Load()
 	k.end.Do(func() { close(k.ending) })
 }
+
+// Retakes says that r was taken before.
+func Retakes(r *Reservation) bool { return r.retake }

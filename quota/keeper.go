@@ -35,6 +35,7 @@ type keeper struct {
 	end     sync.Once
 
 	away    atomic.Bool
+	lost    atomic.Bool // the store has lost what was reserved: each lease is to be looked at
 	mu      sync.Mutex
 	leases  map[uint64]*Lease // in the shared store, by id
 	pending []*Settlement
@@ -117,7 +118,7 @@ func (k *keeper) reserve(ctx context.Context, r *Reservation) *Refusal {
 
 func (k *keeper) leased(r *Reservation) {
 	k.mu.Lock()
-	k.leases[r.id] = &Lease{group: r.group, id: r.id, since: time.Now()}
+	k.leases[r.id] = &Lease{group: r.group, id: r.id, since: time.Now(), entries: r.entries}
 	k.mu.Unlock()
 }
 
@@ -140,6 +141,9 @@ func (k *keeper) settle(r *Reservation, s *Settlement) {
 		err := k.store.Settle(ctx, s)
 		cancel()
 		if err == nil {
+			if s.lost {
+				k.lost.Store(true)
+			}
 			return
 		}
 		s.again = true
@@ -246,11 +250,27 @@ func (k *keeper) look() {
 		}
 		return true
 	}
-	if k.away.Load() && !call("ping", func(ctx context.Context) error { return k.store.Renew(ctx, nil) }) {
-		return
+	renew := func(leases []Lease) (gone []Lease, ok bool) {
+		ok = call("renew", func(ctx context.Context) (err error) {
+			gone, err = k.store.Renew(ctx, leases)
+			return err
+		})
+		return gone, ok
 	}
-	for _, due := range k.due() {
-		if !call("renew", func(ctx context.Context) error { return k.store.Renew(ctx, due) }) {
+	away := k.away.Load()
+	if away {
+		if _, ok := renew(nil); !ok {
+			return
+		}
+	}
+	all := k.lost.Swap(false) || away
+	for _, due := range k.due(all) {
+		gone, ok := renew(due)
+		for i := range gone {
+			ok = ok && k.retake(gone[i].id, call)
+		}
+		if !ok {
+			k.lost.Store(true)
 			return
 		}
 	}
@@ -291,14 +311,42 @@ func (k *keeper) done() {
 	k.limiter.metrics.pending.Set(float64(len(k.pending)))
 }
 
-// due are the leases of which more than a third is over, in batches.
-func (k *keeper) due() [][]Lease {
+// retake takes a reservation again that the store has lost, or given back since its
+// lease was over, if its request is still under way. It says no if the store fails.
+func (k *keeper) retake(id uint64, call func(string, func(context.Context) error) bool) bool {
+	held := func() (l Lease, ok bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if now := k.leases[id]; now != nil {
+			l, ok = Lease{group: now.group, id: id, entries: slices.Clone(now.entries)}, true
+		}
+		return l, ok
+	}
+	l, ok := held()
+	if !ok {
+		return true
+	}
+	if !call("retake", func(ctx context.Context) error {
+		_, err := k.store.Reserve(ctx, &Reservation{group: l.group, id: id, entries: l.entries, retake: true})
+		return err
+	}) {
+		return false
+	}
+	k.limiter.metrics.retaken.Inc()
+	if _, ok := held(); !ok { // it was settled meanwhile, perhaps before
+		k.later(&Settlement{group: l.group, id: id, entries: l.entries, actual: make([]int64, len(l.entries)), undo: true})
+	}
+	return true
+}
+
+// due are the leases of which more than a third is over, or all, in batches.
+func (k *keeper) due(all bool) [][]Lease {
 	now := time.Now()
 	var list []Lease
 	k.mu.Lock()
 	for _, l := range k.leases {
-		if now.Sub(l.since) >= k.lease/3 {
-			list, l.since = append(list, *l), now
+		if all || now.Sub(l.since) >= k.lease/3 {
+			list, l.since = append(list, Lease{group: l.group, id: l.id}), now
 		}
 	}
 	k.mu.Unlock()

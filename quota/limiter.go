@@ -6,6 +6,7 @@ package quota
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 
 	"github.com/penstock/penstock/config"
@@ -61,10 +62,23 @@ func (l *Limiter) hold() *keeper {
 // two names of its model, what it may use at the most: of all or of none. Path is
 // outermost first; its first node names the group. r must be unused, or settled.
 func (l *Limiter) Reserve(ctx context.Context, r *Reservation, path []*Node, models [2]string, a *Amounts) *Refusal {
+	return l.reserve(ctx, r, path, a, func(limit *Limit) bool { return limit.applies(models[0]) || limit.applies(models[1]) })
+}
+
+// ReserveMore takes for a request that another model is to serve now what it may
+// use there: of the limits that count that model and none of those that were
+// reserved for before. The reservation ends by [Reservation.SettleEach].
+func (l *Limiter) ReserveMore(ctx context.Context, r *Reservation, path []*Node, model string, before []string, a *Amounts) *Refusal {
+	return l.reserve(ctx, r, path, a, func(limit *Limit) bool {
+		return limit.applies(model) && !slices.ContainsFunc(before, limit.applies)
+	})
+}
+
+func (l *Limiter) reserve(ctx context.Context, r *Reservation, path []*Node, a *Amounts, counts func(*Limit) bool) *Refusal {
 	r.entries = r.room[:0]
 	for _, n := range path {
 		for _, limit := range n.limits {
-			if limit.applies(models[0]) || limit.applies(models[1]) {
+			if counts(limit) {
 				r.entries = append(r.entries, entry{limit: limit, amount: limit.of(a)})
 			}
 		}
@@ -86,12 +100,30 @@ func (l *Limiter) Reserve(ctx context.Context, r *Reservation, path []*Node, mod
 // Settle ends the reservation: a is what was used in place of what was reserved.
 // Only the first call counts.
 func (r *Reservation) Settle(a *Amounts) {
+	r.settle(func(limit *Limit) int64 { return limit.of(a) })
+}
+
+// SettleEach is [Reservation.Settle] where several models have served: each limit
+// counts what those have used that it counts. The request is one all the same.
+func (r *Reservation) SettleEach(uses []Use) {
+	r.settle(func(limit *Limit) int64 {
+		var sum Amounts
+		for i := range uses {
+			if limit.applies(uses[i].Model) {
+				sum.add(&uses[i].Amounts)
+			}
+		}
+		return limit.of(&sum)
+	})
+}
+
+func (r *Reservation) settle(used func(*Limit) int64) {
 	if r.keeper == nil {
 		return
 	}
 	r.end = Settlement{group: r.group, id: r.id, entries: r.entries, actual: r.actual[:0]}
 	for i := range r.entries {
-		r.end.actual = append(r.end.actual, r.entries[i].limit.of(a))
+		r.end.actual = append(r.end.actual, used(r.entries[i].limit))
 	}
 	k := r.keeper
 	r.keeper = nil

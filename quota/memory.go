@@ -159,7 +159,7 @@ func (m *memory) Settle(_ context.Context, s *Settlement) error {
 }
 
 // Renew implements [Store]: what ends with the process needs no lease.
-func (m *memory) Renew(context.Context, []Lease) error { return nil }
+func (m *memory) Renew(context.Context, []Lease) ([]Lease, error) { return nil, nil }
 
 // Usage implements [Store].
 func (m *memory) Usage(_ context.Context, name string, limits []*Limit) ([]State, error) {

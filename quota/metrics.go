@@ -16,6 +16,7 @@ type Instruments struct {
 	local                       prometheus.Counter
 	pending                     prometheus.Gauge
 	dropped                     prometheus.Counter
+	retaken                     prometheus.Counter
 }
 
 // NewInstruments registers the metrics; a nil reg keeps them unregistered.
@@ -23,7 +24,7 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 	vec := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_quota_" + name, Help: help}, []string{label})
 	}
-	refusals := vec("refusals_total", "Requests, and attempts with a credential, that a limit refused, by its unit.", "unit")
+	refusals := vec("refusals_total", "Requests, attempts with a credential, and fallbacks to a model, that a limit refused, by its unit.", "unit")
 	shadows := vec("shadow_refusals_total", "Requests that a limit in shadow mode would have refused, by its unit.", "unit")
 	warnings := vec("soft_warnings_total", "Requests that found a limit above its soft threshold, by its unit.", "unit")
 	in := &Instruments{
@@ -40,13 +41,15 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Settlements that wait for the store of limits to come back."}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_quota_settlements_dropped_total",
 			Help: "Settlements that were given up because too many waited for the store."}),
+		retaken: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_quota_retaken_total",
+			Help: "Reservations that were taken again because the store had lost them."}),
 	}
 	for u, name := range unitNames {
 		in.refusals[u], in.shadows[u], in.warnings[u] = refusals.WithLabelValues(name), shadows.WithLabelValues(name), warnings.WithLabelValues(name)
 	}
 	in.up.Set(1)
 	if reg != nil {
-		reg.MustRegister(refusals, shadows, warnings, in.errors, in.away, in.open, in.up, in.local, in.pending, in.dropped)
+		reg.MustRegister(refusals, shadows, warnings, in.errors, in.away, in.open, in.up, in.local, in.pending, in.dropped, in.retaken)
 	}
 	return in
 }

@@ -73,6 +73,19 @@ type Amounts struct {
 	Picodollars int64
 }
 
+// Use is what a request has used of one model.
+type Use struct {
+	Model string
+	Amounts
+}
+
+// add adds b, what another model has used for the same request.
+func (a *Amounts) add(b *Amounts) {
+	a.Requests = max(a.Requests, b.Requests)
+	a.Input, a.Cached, a.CacheWrite = a.Input+b.Input, a.Cached+b.Cached, a.CacheWrite+b.CacheWrite
+	a.Output, a.Reasoning, a.Picodollars = a.Output+b.Output, a.Reasoning+b.Reasoning, a.Picodollars+b.Picodollars
+}
+
 // Limit is a config.Limit of a node, compiled. Immutable but for a cache.
 type Limit struct {
 	id      uint64 // of what is counted, whatever the amount: 0 is none

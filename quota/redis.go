@@ -7,19 +7,19 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	_ "embed" // the scripts
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/penstock/penstock/config"
+	"github.com/penstock/penstock/internal/certs"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -35,6 +35,9 @@ var settleLua string
 //go:embed lua/renew.lua
 var renewLua string
 
+//go:embed lua/retake.lua
+var retakeLua string
+
 //go:embed lua/usage.lua
 var usageLua string
 
@@ -48,6 +51,7 @@ type shared struct {
 	reserve *redis.Script
 	settle  *redis.Script
 	renew   *redis.Script
+	retake  *redis.Script
 	usage   *redis.Script
 }
 
@@ -73,7 +77,7 @@ func Open(cfg config.Quota) (Store, error) {
 	script := func(text string) *redis.Script { return redis.NewScript(commonLua + text) }
 	return &shared{
 		client: redis.NewUniversalClient(o), prefix: r.Prefix, name: hex.EncodeToString(name[:]), lease: cfg.Lease.D(),
-		reserve: script(reserveLua), settle: script(settleLua), renew: script(renewLua), usage: script(usageLua),
+		reserve: script(reserveLua), settle: script(settleLua), renew: script(renewLua), retake: script(retakeLua), usage: script(usageLua),
 	}, nil
 }
 
@@ -85,41 +89,17 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// tlsOf is a client's TLS.
+// tlsOf is a client's TLS; nil: none.
 func tlsOf(c *config.ClientTLS) (*tls.Config, error) {
 	if c == nil {
 		return nil, nil
 	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify}
-	read := func(text, path string) ([]byte, error) {
-		if text != "" || path == "" {
-			return []byte(text), nil
-		}
-		return os.ReadFile(path)
-	}
-	ca, err := read(c.CAPEM, c.CA)
+	t, err := certs.Client{
+		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify,
+		CAPEM: c.CAPEM, CertPEM: c.CertPEM, KeyPEM: c.KeyPEM.Reveal(), SubjectAltNames: c.SubjectAltNames, Pins: c.Pins,
+	}.Config()
 	if err != nil {
-		return nil, fmt.Errorf("redis.tls.ca: %w", err)
-	}
-	if len(ca) > 0 {
-		if t.RootCAs = x509.NewCertPool(); !t.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("redis.tls.ca: there is no certificate in it")
-		}
-	}
-	cert, err := read(c.CertPEM, c.Cert)
-	if err != nil {
-		return nil, fmt.Errorf("redis.tls.cert: %w", err)
-	}
-	key, err := read(c.KeyPEM.Reveal(), c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("redis.tls.key: %w", err)
-	}
-	if len(cert) > 0 {
-		pair, err := tls.X509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("redis.tls: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
+		return nil, fmt.Errorf("quota.redis.%w", err)
 	}
 	return t, nil
 }
@@ -180,6 +160,9 @@ const (
 
 // Reserve implements [Store].
 func (s *shared) Reserve(ctx context.Context, r *Reservation) (*Refusal, error) {
+	if r.retake {
+		return nil, s.takeAgain(ctx, r)
+	}
 	base, now := s.base(r.group), time.Now()
 	args := make([]any, 0, 3+9*len(r.entries))
 	args = append(args, base, s.id(r.id), s.lease.Microseconds())
@@ -217,6 +200,16 @@ func (s *shared) Reserve(ctx context.Context, r *Reservation) (*Refusal, error) 
 	return refusal, nil
 }
 
+func (s *shared) takeAgain(ctx context.Context, r *Reservation) error {
+	base, now := s.base(r.group), time.Now()
+	args := append(make([]any, 0, 3+9*len(r.entries)), base, s.id(r.id), s.lease.Microseconds())
+	for i := range r.entries {
+		e := &r.entries[i]
+		args = append(e.limit.terms(args, now), e.amount, e.window)
+	}
+	return s.retake.Run(ctx, s.client, keys(base, len(r.entries), func(i int) *Limit { return r.entries[i].limit }), args...).Err()
+}
+
 // Settle implements [Store].
 func (s *shared) Settle(ctx context.Context, t *Settlement) error {
 	base, now := s.base(t.group), time.Now()
@@ -234,7 +227,9 @@ func (s *shared) Settle(ctx context.Context, t *Settlement) error {
 	for i := range t.entries {
 		args = append(t.entries[i].limit.terms(args, now), t.actual[i])
 	}
-	return s.settle.Run(ctx, s.client, keys(base, len(t.entries), func(i int) *Limit { return t.entries[i].limit }), args...).Err()
+	counted, err := s.settle.Run(ctx, s.client, keys(base, len(t.entries), func(i int) *Limit { return t.entries[i].limit }), args...).Int()
+	t.lost = counted == 2
+	return err
 }
 
 // mostRenewed is how many leases one call renews: a script keeps everybody else
@@ -242,26 +237,34 @@ func (s *shared) Settle(ctx context.Context, t *Settlement) error {
 const mostRenewed = 500
 
 // Renew implements [Store]. Without leases it asks whether the store is there.
-func (s *shared) Renew(ctx context.Context, leases []Lease) error {
+func (s *shared) Renew(ctx context.Context, leases []Lease) (gone []Lease, err error) {
 	if len(leases) == 0 {
-		return s.client.Ping(ctx).Err()
+		return nil, s.client.Ping(ctx).Err()
 	}
-	byGroup := map[string][]any{}
+	byGroup := map[string][]Lease{}
 	for i := range leases {
 		g := leases[i].group
-		byGroup[g] = append(byGroup[g], s.id(leases[i].id))
+		byGroup[g] = append(byGroup[g], leases[i])
 	}
-	for g, ids := range byGroup {
-		for len(ids) > 0 {
-			n := min(len(ids), mostRenewed)
-			args := append([]any{s.lease.Microseconds()}, ids[:n]...)
-			if err := s.renew.Run(ctx, s.client, []string{s.base(g) + "open"}, args...).Err(); err != nil {
-				return err
+	for g, list := range byGroup {
+		for some := range slices.Chunk(list, mostRenewed) {
+			args := []any{s.lease.Microseconds()}
+			for i := range some {
+				args = append(args, s.id(some[i].id))
 			}
-			ids = ids[n:]
+			places, err := s.renew.Run(ctx, s.client, []string{s.base(g) + "open"}, args...).Int64Slice()
+			if err != nil {
+				return nil, err
+			}
+			for _, place := range places {
+				if place < 1 || place > int64(len(some)) {
+					return nil, errAnswer
+				}
+				gone = append(gone, some[place-1])
+			}
 		}
 	}
-	return nil
+	return gone, nil
 }
 
 // Usage implements [Store].

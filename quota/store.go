@@ -13,13 +13,16 @@ import (
 // reservation is to be withdrawn by settling it.
 type Store interface {
 	// Reserve takes of every limit of r what r asks for, or of none: then the
-	// refusal says why. All limits of one r are of one group.
+	// refusal says why. All limits of one r are of one group. One that is taken
+	// again is taken whether there is room or not, if it is not there.
 	Reserve(ctx context.Context, r *Reservation) (*Refusal, error)
 	// Settle puts what was used in the place of what was reserved. It may be called
-	// again after an error, and then counts once.
+	// again after an error, and then counts once. It marks s if the store has lost
+	// the reservation.
 	Settle(ctx context.Context, s *Settlement) error
-	// Renew extends the leases of reservations.
-	Renew(ctx context.Context, rs []Lease) error
+	// Renew extends the leases of reservations, and gives those that are not there
+	// any more.
+	Renew(ctx context.Context, rs []Lease) (gone []Lease, err error)
 	// Usage tells of limits how much of them is in use, in their order.
 	Usage(ctx context.Context, group string, limits []*Limit) ([]State, error)
 	// Close lets go of what the store holds.
@@ -77,6 +80,7 @@ const inline = 12
 type Reservation struct {
 	keeper  *keeper // nil: nothing is reserved
 	local   bool    // by the share, while the store was away
+	retake  bool    // it was taken before
 	group   string
 	id      uint64 // within the limiter
 	entries []entry
@@ -97,11 +101,13 @@ type Settlement struct {
 	again   bool    // an earlier try may have come through
 	undo    bool    // it is not known whether there is a reservation
 	charge  bool    // there is none: what was used while the store was away
+	lost    bool    // there was one, and the store has lost it
 }
 
 // Lease is a reservation that is still in use.
 type Lease struct {
-	group string
-	id    uint64
-	since time.Time // made, or renewed
+	group   string
+	id      uint64
+	since   time.Time // made, or renewed
+	entries []entry   // of the reservation: they change when it is settled
 }

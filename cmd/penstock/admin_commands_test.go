@@ -28,7 +28,7 @@ import (
 func penstock(t *testing.T, stdin string, args ...string) (stdout, message string, code int) {
 	t.Helper()
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newEPPCommand(), newConfigCommand(), newDocsCommand())
+	root.AddCommand(newGetCommand(), newExplainCommand(), newVersionCommand(), newCheckCommand(), newEPPCommand(), newConfigCommand(), newDocsCommand(), newUsageCommand())
 	var out, errs bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&out)
@@ -81,6 +81,17 @@ func fakeAdmin(t *testing.T) (address string) {
 				{Name: "chat", Alias: "chat-1", Targets: []admin.TargetStatus{{Pool: "llama", Model: "m", Weight: 1, Ready: 1}}},
 				{Name: "none"},
 			}
+		},
+		Tenancy: func() admin.Tenancy { return nil },
+		Limits: func(_ context.Context, tenant, after string, _ int) (admin.LimitPage, error) { // a node at a time
+			pages := map[string]admin.LimitPage{
+				"":     {Next: "acme", Limits: []admin.LimitStatus{{Node: "acme", Limit: "500 USD per month", Unit: "usd", Amount: 500, Used: 120.5, Reserved: 0.5, Left: 379.5, Reset: 3600}, {Node: "acme", Limit: "5 requests at a time", Unit: "concurrency", Amount: 5, Left: 5}}},
+				"acme": {Limits: []admin.LimitStatus{{Node: "acme/search", Limit: "10 USD per day", Unit: "usd", Amount: 10, Left: 10}}},
+			}
+			if tenant == "acme/search" {
+				return pages["acme"], nil
+			}
+			return pages[after], nil
 		},
 		Picks: func(string, int) []*epp.Explanation { return []*epp.Explanation{pick} },
 		Find: func(id string) *epp.Explanation {
@@ -147,6 +158,21 @@ llama  epp:9002  -              -          -        no such host
 MODEL  ALIAS OF  POOL OR PROVIDER  UPSTREAM MODEL  PRIORITY  WEIGHT  READY MEMBERS
 chat   chat-1    llama             m               0         1       1
 none   -         -                 -               -         -       -
+`},
+		{"get limits", `
+NODE         LIMIT                 USED   RESERVED  LEFT   NEW IN
+acme         500 USD per month     120.5  0.5       379.5  1h
+acme         5 requests at a time  0      0         5      -
+acme/search  10 USD per day        0      0         10     -
+`},
+		{"usage --budgets", `
+NODE         LIMIT              USED   RESERVED  LEFT   NEW IN
+acme         500 USD per month  120.5  0.5       379.5  1h
+acme/search  10 USD per day     0      0         10     -
+`},
+		{"usage --budgets --where tenant:acme/search", `
+NODE         LIMIT           USED  RESERVED  LEFT  NEW IN
+acme/search  10 USD per day  0     0         10    -
 `},
 		{"get picks -n 1", `
 TIME          REQUEST  POOL   MODEL  PICKED         REASON  CACHED OF PROMPT

@@ -341,7 +341,7 @@ func checkFiles(cfg *config.Config) []*config.Problem {
 // advise is about what is valid and may yet not be meant.
 func advise(cfg *config.Config) []*config.Problem {
 	prices, _, unbilled := usage.NewPrices(&cfg.Prices)
-	notes := slices.Concat(hostnames(cfg), unasked(cfg), unserved(cfg), unbilled, prices.Doubts(), proxy.Unpriced(cfg))
+	notes := slices.Concat(hostnames(cfg), unasked(cfg), unserved(cfg), uncounted(cfg), unbilled, prices.Doubts(), proxy.Unpriced(cfg))
 	open := map[string]bool{} // pools whose picker elsewhere may be gone
 	for _, p := range cfg.Pools {
 		open[p.Name] = p.Picker.Remote != nil && p.Picker.Remote.FailureMode == config.FailOpen
@@ -428,6 +428,54 @@ func unserved(cfg *config.Config) (notes []*config.Problem) {
 					})
 				}
 			}
+		}
+	}
+	return notes
+}
+
+// uncounted are limits that count models of which none is there.
+func uncounted(cfg *config.Config) (notes []*config.Problem) {
+	asked := modelNames(cfg)
+	for i := range cfg.Models {
+		for _, f := range cfg.Models[i].Fallbacks {
+			if f.Model != "" {
+				asked = append(asked, f.Model)
+			}
+		}
+	}
+	look := func(path string, limits []config.Limit, names []string) {
+		for i := range limits {
+			for j, pattern := range limits[i].Models {
+				if !slices.ContainsFunc(names, func(name string) bool { return meets(pattern, name) }) {
+					notes = append(notes, &config.Problem{
+						Path: fmt.Sprintf("%s.limits[%d].models[%d]", path, i, j), What: fmt.Sprintf("no model is called %q: the limit does not count it", pattern),
+						Hint: "models: " + strings.Join(modelNames(cfg), ", "),
+					})
+				}
+			}
+		}
+	}
+	for i := range cfg.Tenants {
+		t, at := &cfg.Tenants[i], fmt.Sprintf("tenants[%d]", i)
+		look(at, t.Limits, asked)
+		if t.Users != nil {
+			look(at+".users", t.Users.Limits, asked)
+		}
+		for j := range t.Keys {
+			look(fmt.Sprintf("%s.keys[%d]", at, j), t.Keys[j].Limits, asked)
+		}
+	}
+	there := asked // an account's limits know the names at the provider too
+	for i := range cfg.Models {
+		for _, t := range cfg.Models[i].Targets {
+			if t.Model != "" {
+				there = append(there, t.Model)
+			}
+		}
+	}
+	for i := range cfg.Providers {
+		for j := range cfg.Providers[i].Credentials {
+			look(fmt.Sprintf("providers[%d].credentials[%d]", i, j), cfg.Providers[i].Credentials[j].Limits, there)
 		}
 	}
 	return notes

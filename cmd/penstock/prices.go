@@ -153,7 +153,7 @@ type priceRows struct {
 
 // listPrices are the prices in force, for the admin API.
 func (g *gateway) listPrices(_ context.Context, query url.Values) (any, error) {
-	p, _, _ := usage.NewPrices(&g.inForce().Prices)
+	p := g.proxy.Prices()
 	return priceRows{p.Version(), chosen(p.List(), query.Get("model"), query.Get("provider"))}, nil
 }
 

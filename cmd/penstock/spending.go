@@ -95,10 +95,45 @@ func showLimits(ctx context.Context, a *adminClient, tenant, output string, w io
 		e.SetIndent("", "  ")
 		return e.Encode(all.Limits)
 	}
+	return limitTable(w, all.Limits)
+}
+
+// showBudgets prints the limits of money, of one tenant or of all, and what of them
+// is left at the gateway that is asked.
+func showBudgets(ctx context.Context, a *adminClient, tenant, output string, w io.Writer) error {
+	all := []admin.LimitStatus{}
+	query := url.Values{"unit": {quota.USD.String()}, "limit": {"1000"}}
+	if tenant != "" {
+		query.Set("tenant", tenant)
+	}
+	for {
+		var page admin.LimitList
+		if _, err := a.call(ctx, http.MethodGet, "/api/v1/limits", query, nil, nil, &page); err != nil {
+			return err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" {
+			break
+		}
+		query.Set("cursor", page.Next)
+	}
+	switch {
+	case output == "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	case len(all) == 0:
+		_, err := fmt.Fprintln(w, "There are no limits of money.")
+		return err
+	}
+	return limitTable(w, all)
+}
+
+func limitTable(w io.Writer, list []admin.LimitStatus) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tLIMIT\tUSED\tRESERVED\tLEFT\tNEW IN")
 	number := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
-	for _, l := range all.Limits {
+	for _, l := range list {
 		reset := "-"
 		if l.Reset > 0 {
 			reset = span(time.Duration(l.Reset * float64(time.Second)).Round(time.Second))

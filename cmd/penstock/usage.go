@@ -30,6 +30,7 @@ type usageOptions struct {
 	by, since, until, sort string
 	where                  []string
 	top                    int
+	budgets                bool
 }
 
 func newUsageCommand() *cobra.Command {
@@ -45,9 +46,17 @@ Sums are by up to four dimensions (--by), most expensive first:
   ` + strings.Join(ledger.Dimensions(), ", ") + `
 
 A cost that is not known is never counted as 0: "≥ $1.20" stands where rows
-without a known price are inside, and the last line says how many they are.`,
+without a known price are inside, and the last line says how many they are.
+
+--budgets shows the limits of money instead, and what is left of them: of every
+node, or with --where tenant:PATH of one tenant and what is below it. A gateway
+tells them, since they count what is under way too; "penstock get limits" shows
+the limits of other units.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.budgets {
+				return o.showBudgets(cmd)
+			}
 			a, raw, err := o.answer(cmd)
 			if err != nil {
 				return err
@@ -68,8 +77,28 @@ without a known price are inside, and the last line says how many they are.`,
 	f.StringArrayVar(&o.where, "where", nil, "only rows whose `DIMENSION:VALUE`; may be repeated")
 	f.StringVar(&o.sort, "sort", "cost", "what comes first: cost, requests, tokens or key")
 	f.IntVar(&o.top, "top", ledger.DefaultLimit, "at most so many `groups`")
+	f.BoolVar(&o.budgets, "budgets", false, "what is left of the limits of money")
 	outputFlag(c, &o.output, "text")
+	for _, other := range []string{"config", "by", "since", "until", "sort", "top"} {
+		c.MarkFlagsMutuallyExclusive("budgets", other)
+	}
 	return quiet(c)
+}
+
+func (o *usageOptions) showBudgets(cmd *cobra.Command) error {
+	tenant := ""
+	for _, w := range o.where {
+		name, is := strings.CutPrefix(w, "tenant:")
+		if !is || tenant != "" {
+			return usageError("--budgets takes one --where, tenant:PATH")
+		}
+		tenant = name
+	}
+	client, err := adminOf(cmd, o.admin)
+	if err != nil {
+		return err
+	}
+	return showBudgets(cmd.Context(), client, tenant, o.output, cmd.OutOrStdout())
 }
 
 // query is what the flags ask for.

@@ -18,7 +18,7 @@ import (
 const order = `
 none                                  < config sim internal
 sim                                   < bench
-internal                              < llm pool provider proxy extproc
+internal                              < llm pool provider proxy extproc quota
 config llm                            < auth quota cache guard usage provider pool
 config llm usage                      < usage/ledger
 auth config                           < auth/keystore

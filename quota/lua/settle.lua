@@ -2,10 +2,10 @@
 -- ARGV: base of the keys, id, mode; for each limit its terms and what was used of
 -- it. Modes: "first"; "again" when an earlier try may have come through; "undo"
 -- when it is not known whether there is a reservation; "charge" when there is none.
--- Gives 1 if it counted.
+-- Gives 1 if it counted, 2 if it did and the server has lost the reservation.
 
 local id, mode = ARGV[2], ARGV[3]
-local held = false
+local held, lost = false, false
 if mode == 'charge' then
   if redis.call('ZADD', KEYS[3], 'NX', now, id) == 0 then return 0 end
   redis.call('PEXPIRE', KEYS[3], REMEMBER / 1000)
@@ -17,6 +17,7 @@ else
   if not held then
     local late = redis.call('ZREM', KEYS[3], id) == 1
     if mode == 'undo' or mode == 'again' and not late then return 0 end
+    lost = not late
   end
 end
 local reserved = held and parts(held) or {}
@@ -43,4 +44,4 @@ for i = 1, #KEYS - 3 do
     write(l)
   end
 end
-return 1
+return lost and 2 or 1
