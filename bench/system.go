@@ -56,8 +56,10 @@ type System struct {
 	Provider Proxy // the subject with a managed provider in place of its pool
 	// Accounting is Provider with a key, limits, prices and a ledger.
 	Accounting Proxy
-	Baseline   Proxy
-	Others     []Proxy // measured too, without a budget
+	// Ledger is Accounting with the ledger to be measured, NoLedger without one.
+	Ledger, NoLedger Proxy
+	Baseline         Proxy
+	Others           []Proxy // measured too, without a budget
 	// Backend is the command line of a [Backend] process that listens at the
 	// addresses.
 	Backend func(addresses []string, b *Backend) []string

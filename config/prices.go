@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -119,16 +120,25 @@ type USD int64
 const Dollar USD = 1e12
 
 // String is the amount in USD, exactly.
-func (u USD) String() string {
-	sign, n := "", uint64(u)
+func (u USD) String() string { return string(u.Append(nil)) }
+
+// Append appends the amount in USD, exactly.
+func (u USD) Append(b []byte) []byte {
+	n := uint64(u)
 	if u < 0 {
-		sign, n = "-", -n
+		b, n = append(b, '-'), -n
 	}
-	whole, part := n/uint64(Dollar), n%uint64(Dollar)
+	b = strconv.AppendUint(b, n/uint64(Dollar), 10)
+	part := n % uint64(Dollar)
 	if part == 0 {
-		return fmt.Sprintf("%s%d", sign, whole)
+		return b
 	}
-	return fmt.Sprintf("%s%d.%s", sign, whole, strings.TrimRight(fmt.Sprintf("%012d", part), "0"))
+	b = append(b, '.')
+	for unit := uint64(Dollar) / 10; part > 0; unit /= 10 {
+		b = append(b, '0'+byte(part/unit))
+		part %= unit
+	}
+	return b
 }
 
 // MarshalText makes JSON and YAML carry the amount.

@@ -282,20 +282,35 @@ func headerOf(u quota.Unit, anthropic bool) int {
 	return -1
 }
 
+// tellLimit writes three headers, by their canonical names and with the memory of
+// one: it is done for each answer.
 func tellLimit(h http.Header, anthropic bool, s quota.State) {
 	k := headerOf(s.Limit.Unit(), anthropic)
 	if k < 0 {
 		return
 	}
-	kind := [...]string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"}[k]
-	limit, left := strconv.FormatInt(s.Limit.Amount(), 10), strconv.FormatInt(s.Left(), 10)
-	if anthropic {
-		h.Set("Anthropic-Ratelimit-"+kind+"-Limit", limit)
-		h.Set("Anthropic-Ratelimit-"+kind+"-Remaining", left)
-		h.Set("Anthropic-Ratelimit-"+kind+"-Reset", now().Add(s.Reset+time.Second-1).UTC().Format(time.RFC3339))
-		return
+	names := [...][3]string{
+		{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+		{"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+		2: {"Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+		3: {"Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
+		4: {"Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+		5: {"Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 	}
-	h.Set("X-Ratelimit-Limit-"+kind, limit)
-	h.Set("X-Ratelimit-Remaining-"+kind, left)
-	h.Set("X-Ratelimit-Reset-"+kind, ((s.Reset + time.Millisecond - 1) / time.Millisecond * time.Millisecond).String())
+	var room [96]byte
+	b := strconv.AppendInt(room[:0], s.Limit.Amount(), 10)
+	limit := len(b)
+	b = strconv.AppendInt(b, s.Left(), 10)
+	left := len(b)
+	if anthropic {
+		k += 2
+		b = now().Add(s.Reset+time.Second-1).UTC().AppendFormat(b, time.RFC3339)
+	} else {
+		b = append(b, ((s.Reset + time.Millisecond - 1) / time.Millisecond * time.Millisecond).String()...)
+	}
+	text := string(b)
+	values := []string{text[:limit], text[limit:left], text[left:]}
+	for i, name := range names[k] {
+		h[name] = values[i : i+1 : i+1]
+	}
 }

@@ -6,7 +6,6 @@ package usage
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -94,7 +93,7 @@ type Log struct {
 	out     io.Writer
 	file    *os.File // nil: out is not ours to close
 	torn    bool     // the sink ends in the middle of a line
-	batch   bytes.Buffer
+	batch   []byte
 	lastErr string // of the last write, "" when it went well
 }
 
@@ -219,20 +218,20 @@ func (l *Log) Close(ctx context.Context) error {
 // large, so a record is on its way as soon as the sink is free.
 func (l *Log) write() {
 	defer close(l.done)
-	enc := json.NewEncoder(&l.batch)
-	enc.SetEscapeHTML(false)
 	for r := range l.queue {
 		if l.abandoned.Load() {
 			l.metrics.drop(dropClosed, 1)
 			continue
 		}
-		if err := enc.Encode(r); err != nil {
+		batch, err := appendRecord(l.batch, r)
+		l.batch = batch
+		if err != nil {
 			// A float that JSON cannot say; the writer must survive it.
 			l.failed(err)
 			l.metrics.drop(dropWrite, 1)
 			continue
 		}
-		if len(l.queue) == 0 || l.batch.Len() >= batchBytes {
+		if len(l.queue) == 0 || len(l.batch) >= batchBytes {
 			l.flush()
 		}
 	}
@@ -256,7 +255,7 @@ func (l *Log) flush() {
 		}
 		l.file, l.out, l.torn = f, f, false
 	}
-	b := l.batch.Bytes()
+	b := l.batch
 	if len(b) == 0 {
 		return
 	}
@@ -277,7 +276,7 @@ func (l *Log) flush() {
 		l.metrics.written.Add(float64(written))
 		l.metrics.drop(dropWrite, bytes.Count(b[n:], []byte{'\n'}))
 	}
-	l.batch.Reset()
+	l.batch = l.batch[:0]
 	l.failed(err)
 }
 

@@ -73,7 +73,8 @@ is measured too if it is installed. Linux only.`,
 	f.common(fs)
 	fs.IntVar(&f.requests, "requests", 4000, "requests in a round")
 	fs.StringVar(&f.subject, "subject", "penstock", "penstock, or reverse-proxy to try the bench itself")
-	fs.StringSliceVar(&f.measures, "measure", []string{"request", "provider", "accounting", "chunk", "streams", "scrape"}, "measurements to run")
+	fs.StringSliceVar(&f.measures, "measure", []string{"request", "provider", "accounting", "chunk", "streams", "scrape"}, "measurements to run; ledger too, of PostgreSQL at $"+ledgerDSN)
+	fs.IntVar(&f.rate, "rate", 1000, "requests a second, of ledger")
 	fs.BoolVar(&f.check, "check", false, "fail when a figure is over its budget")
 	fs.IntVar(&f.streams, "streams", 9000, "streams to hold open")
 	fs.DurationVar(&f.period, "period", 0, "length of a round of streams and of scraping (default 5s and 20s)")
@@ -96,7 +97,15 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 	defer os.RemoveAll(s.Dir)
 	s.Subject, s.Quiet, s.Baseline = gatewayProxy(f.binary, true), gatewayProxy(f.binary, false), reverseProxy("reverse-proxy", self)
 	s.Provider, s.Accounting = providerProxy(f.binary, ""), providerProxy(f.binary, accounted)
-	s.Accounting.Header = func(bench.Place) string { return "Authorization: Bearer bench\r\n" }
+	limited, _, _ := strings.Cut(accounted, "ledger:")
+	s.NoLedger, s.Ledger = providerProxy(f.binary, limited), providerProxy(f.binary, limited+"ledger: {dsn: \"${"+ledgerDSN+"}\", spool: \"DIR/spool\"}\n")
+	s.Ledger.Name, s.NoLedger.Name = "postgres", "without"
+	for _, p := range []*bench.Proxy{&s.Accounting, &s.Ledger, &s.NoLedger} {
+		p.Header = func(bench.Place) string { return "Authorization: Bearer bench\r\n" }
+	}
+	if os.Getenv(ledgerDSN) == "" && slices.Contains(f.measures, "ledger") {
+		return fmt.Errorf("--measure ledger: set %s to the address of an empty PostgreSQL database", ledgerDSN)
+	}
 	switch f.subject {
 	case "penstock":
 	case "reverse-proxy":
@@ -120,12 +129,13 @@ func runSystem(c *cobra.Command, f *systemFlags, out bench.Format) error {
 			"request":    func() ([]bench.Figure, error) { return s.RequestCost(c.Context()) },
 			"provider":   func() ([]bench.Figure, error) { return s.ProviderCost(c.Context()) },
 			"accounting": func() ([]bench.Figure, error) { return s.AccountingCost(c.Context()) },
+			"ledger":     func() ([]bench.Figure, error) { return s.LedgerWait(c.Context()) },
 			"chunk":      func() ([]bench.Figure, error) { return s.ChunkCost(c.Context()) },
 			"streams":    func() ([]bench.Figure, error) { return s.StreamMemory(c.Context()) },
 			"scrape":     func() ([]bench.Figure, error) { return s.ScrapeCost(c.Context()) },
 		}[m]
 		if !ok {
-			return fmt.Errorf("--measure %q: request, provider, accounting, chunk, streams and scrape are known", m)
+			return fmt.Errorf("--measure %q: request, provider, accounting, ledger, chunk, streams and scrape are known", m)
 		}
 		figures, err := run()
 		if err != nil {
@@ -181,6 +191,10 @@ records: {path: %q}
 		return []string{binary, "run", "-c", file}, nil
 	}}
 }
+
+// ledgerDSN names the variable with the database to measure: an address may have a
+// password.
+const ledgerDSN = "PENSTOCK_BENCH_DSN"
 
 // accounted has limits on four levels, prices and a ledger. The hash is that of the
 // key "bench".

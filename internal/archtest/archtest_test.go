@@ -20,7 +20,8 @@ none                                  < config sim internal
 sim                                   < bench
 internal                              < llm pool provider proxy extproc quota
 config llm                            < auth quota cache guard usage provider pool
-config llm usage                      < usage/ledger
+none                                  < usage/ledger/spool
+config llm usage usage/ledger/spool   < usage/ledger
 auth config                           < auth/keystore
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin

@@ -7,27 +7,42 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
+
+	"github.com/penstock/penstock/usage/ledger/spool"
 )
 
-// A segment of the spool is a header and frames. A frame is the length of its
-// payload and that payload's CRC-32C, four bytes each, little endian, and the
-// payload: the form of the row, its numbers and texts, and at the end its names,
-// which the reader looks up as they are.
-const (
-	frameHead   = 8
-	maxPayload  = 16 << 10
-	segmentHead = 32
-	magic       = "PNSTKLG1"
-	rowForm     = 1
-)
+// A row in the spool is the number of this form, the row's numbers and texts, and
+// at the end its names, which the reader looks up as they are.
+const rowForm = 1
 
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
+// frames are rows in the form of the spool.
+type frames struct {
+	bytes []byte
+	rows  int
+	room  []Row // for the rows of one item
+}
 
-// appendFrame appends r as a frame.
-func appendFrame(b []byte, r *Row) []byte {
-	start := len(b)
-	b = append(b, make([]byte, frameHead)...)
+func (f *frames) reset() { f.bytes, f.rows = f.bytes[:0], 0 }
+
+// add appends the rows of an item.
+func (f *frames) add(it *item) {
+	if it.record != nil {
+		f.room = rowsOf(f.room[:0], it.record)
+	} else {
+		it.outcome.clean()
+		f.room = append(f.room[:0], *it.outcome)
+	}
+	for i := range f.room {
+		start := len(f.bytes)
+		f.bytes = appendRow(spool.Begin(f.bytes), &f.room[i])
+		spool.Seal(f.bytes[start:])
+	}
+	f.rows += len(f.room)
+	clear(f.room) // which would keep the record's texts
+}
+
+// appendRow appends the payload of r.
+func appendRow(b []byte, r *Row) []byte {
 	b = append(b, rowForm)
 	b = binary.AppendVarint(b, r.At)
 	b = appendText(b, r.Request)
@@ -40,11 +55,7 @@ func appendFrame(b []byte, r *Row) []byte {
 	b = appendAmount(b, r.Avoided)
 	b = binary.AppendVarint(b, r.TTFT)
 	b = binary.AppendVarint(b, r.Total)
-	b = appendNames(b, &r.Names)
-	payload := b[start+frameHead:]
-	binary.LittleEndian.PutUint32(b[start:], uint32(len(payload)))
-	binary.LittleEndian.PutUint32(b[start+4:], checksum(payload))
-	return b
+	return appendNames(b, &r.Names)
 }
 
 func appendText(b []byte, s string) []byte {

@@ -7,11 +7,12 @@
 //
 // It leaves counting and pricing to package usage, whose records it takes, and
 // limits to package quota. Start reading at [Ledger.Append]; the way of a row is
-// queue (memory), spool (files, spool.go), database (store.go).
+// spool (files, package spool), database (store.go). It waits in memory only while
+// the spool begins a file or its disk takes nothing (writer.go).
 //
-// Always true: Append never blocks; a row that is in the spool reaches the
-// database once, whatever ends or is away in between; a row that is lost is
-// counted, with the reason; a cost that is not known is NULL and never 0.
+// Always true: Append waits for no call of the system; a row that is in the spool
+// reaches the database once, whatever ends or is away in between; a row that is
+// lost is counted, with the reason; a cost that is not known is NULL and never 0.
 package ledger
 
 import (
@@ -25,6 +26,7 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/usage"
+	"github.com/penstock/penstock/usage/ledger/spool"
 )
 
 // Options are what a Ledger needs from its surroundings. The zero value works.
@@ -39,15 +41,16 @@ type Ledger struct {
 	log     *slog.Logger
 	metrics *Instruments
 	cfg     atomic.Pointer[config.Ledger]
-	spool   *spool
+	spool   *spool.Spool
 	store   atomic.Pointer[store]
 
+	scratch sync.Pool // of *frames
+
 	mu     sync.Mutex // guards what follows; held for an append to a slice
-	queue  []item
+	queue  []item     // what the spool could not take at once
 	closed bool
 
 	wake    chan struct{} // something is in the queue, or closed
-	written chan struct{} // something is in the spool
 	barrier chan chan struct{}
 	push    chan chan error
 	ending  context.Context // of the writers, ended when Close runs out of time
@@ -65,7 +68,7 @@ func Open(cfg config.Ledger, o Options) (*Ledger, error) {
 		return nil, nil
 	}
 	l := &Ledger{
-		log: o.Log, metrics: o.Metrics, wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		log: o.Log, metrics: o.Metrics, wake: make(chan struct{}, 1),
 		barrier: make(chan chan struct{}), push: make(chan chan error), spooled: make(chan struct{}), done: make(chan struct{}),
 	}
 	if l.log == nil {
@@ -80,9 +83,10 @@ func Open(cfg config.Ledger, o Options) (*Ledger, error) {
 	}
 	l.store.Store(st)
 	l.cfg.Store(&cfg)
-	if l.spool, err = openSpool(cfg.SpoolDir(), l.log, l.metrics); err != nil {
+	l.scratch.New = func() any { return &frames{} }
+	if l.spool, err = spool.Open(cfg.SpoolDir(), spool.Options{Log: l.log, Failed: func() { l.metrics.failed(stageSpool) }, Tell: l.metrics.waits}); err != nil {
 		st.close()
-		return nil, err
+		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	l.ending, l.end = context.WithCancel(context.Background())
 	go l.spoolRows()
@@ -137,13 +141,14 @@ func (l *Ledger) Prepare(cfg config.Ledger) (commit, abort func(), err error) {
 // Config is the one in force.
 func (l *Ledger) Config() config.Ledger { return *l.cfg.Load() }
 
-// Append hands rec over; it must not change afterwards. It never blocks: what
-// there is no room for is dropped and counted.
+// Append hands rec over; it must not change afterwards. As a rule it is in the
+// spool then, where the end of the process does not take it. What there is no room
+// for is dropped and counted.
 func (l *Ledger) Append(rec *usage.Record) {
 	if l == nil {
 		return
 	}
-	l.put(&item{record: rec})
+	l.put(item{record: rec})
 }
 
 // item is one thing for the spool: a record, or a row of no request.
@@ -152,11 +157,19 @@ type item struct {
 	outcome *Row
 }
 
-func (l *Ledger) put(it *item) {
+func (l *Ledger) put(it item) {
+	f := l.scratch.Get().(*frames)
+	f.reset()
+	f.add(&it)
+	done := l.spool.TryPut(f.bytes, f.rows, int64(l.cfg.Load().SpoolSize))
+	l.scratch.Put(f)
+	if done {
+		return
+	}
 	l.mu.Lock()
 	room := len(l.queue) < l.cfg.Load().Buffer
 	if room && !l.closed {
-		l.queue = append(l.queue, *it)
+		l.queue = append(l.queue, it)
 	}
 	closed := l.closed
 	l.mu.Unlock()
@@ -245,15 +258,15 @@ func (l *Ledger) Close(ctx context.Context) error {
 		select {
 		case <-l.done:
 		case <-hangs.C: // in the kernel, over a disk that does not answer
-			return fmt.Errorf("ledger: %s does not answer; its last rows may be lost", l.spool.dir)
+			return fmt.Errorf("ledger: %s does not answer; its last rows may be lost", l.spool.Dir())
 		}
 	}
 	l.end()
 	l.helpers.Wait()
 	l.store.Load().close()
-	waiting := l.spool.close()
+	waiting := l.spool.Close()
 	if waiting > 0 {
-		return fmt.Errorf("ledger: %d rows wait in %s for the next start", waiting, l.spool.dir)
+		return fmt.Errorf("ledger: %d rows wait in %s for the next start", waiting, l.spool.Dir())
 	}
 	return nil
 }

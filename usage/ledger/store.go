@@ -387,40 +387,81 @@ func copyRows(ctx context.Context, conn *sql.Conn, source int64, rows []stored) 
 	})
 }
 
+// together is how many rows one statement takes: with one cursor SQLite finds the
+// end of the table once, and not for each row.
+const together = 32
+
 // insertRows brings rows by prepared statements, past database/sql, which would
-// cost as much again as SQLite does. Most rows need the shorter one.
+// cost as much again as SQLite does. Most rows need the shorter form.
 func insertRows(ctx context.Context, conn *sql.Conn, source int64, rows []stored) error {
 	return conn.Raw(func(c any) error {
-		cols, common := rowColumns()
-		var short, long driver.Stmt
-		for _, st := range []struct {
-			to *driver.Stmt
-			n  int
-		}{{&short, common}, {&long, len(cols)}} {
-			made, err := c.(driver.ConnPrepareContext).PrepareContext(ctx, "INSERT INTO ledger_rows ("+strings.Join(cols[:st.n], ", ")+") VALUES (?"+strings.Repeat(", ?", st.n-1)+")")
-			if err != nil {
+		in := inserter{c: c.(driver.ConnPrepareContext), source: source}
+		defer in.close()
+		for len(rows) > 0 {
+			n, all := 1, rows[0].all()
+			for n < len(rows) && n < together && rows[n].all() == all {
+				n++
+			}
+			if n < together {
+				n = 1
+			}
+			if err := in.insert(ctx, rows[:n], all); err != nil {
 				return err
 			}
-			defer made.Close()
-			*st.to = made
-		}
-		args := make([]driver.NamedValue, len(cols))
-		var v []any
-		for i := range rows {
-			r := &rows[i]
-			st, all := short, !r.Counts.common() || r.Avoided.Known
-			if all {
-				st = long
-			}
-			v = r.values(v[:0], source, all)
-			for j := range v {
-				args[j] = driver.NamedValue{Ordinal: j + 1, Value: v[j]}
-			}
-			// Without ctx: watching it would cost a goroutine a row.
-			if _, err := st.(driver.StmtExecContext).ExecContext(context.Background(), args[:len(v)]); err != nil {
-				return err
-			}
+			rows = rows[n:]
 		}
 		return nil
 	})
+}
+
+// all says that a row needs the form with all columns.
+func (r *stored) all() bool { return !r.Counts.common() || r.Avoided.Known }
+
+// inserter has the statements of a batch, made when they are needed.
+type inserter struct {
+	c      driver.ConnPrepareContext
+	source int64
+	made   [4]driver.Stmt
+	values []any
+	args   []driver.NamedValue
+}
+
+// insert brings one row, or as many as go together, of one form.
+func (in *inserter) insert(ctx context.Context, rows []stored, all bool) (err error) {
+	form := 0
+	if all {
+		form = 2
+	}
+	if len(rows) > 1 {
+		form++
+	}
+	if in.made[form] == nil {
+		cols, common := rowColumns()
+		if !all {
+			cols = cols[:common]
+		}
+		row := "(?" + strings.Repeat(", ?", len(cols)-1) + ")"
+		text := "INSERT INTO ledger_rows (" + strings.Join(cols, ", ") + ") VALUES " + row + strings.Repeat(", "+row, len(rows)-1)
+		if in.made[form], err = in.c.PrepareContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	in.values, in.args = in.values[:0], in.args[:0]
+	for i := range rows {
+		in.values = rows[i].values(in.values, in.source, all)
+	}
+	for i, v := range in.values {
+		in.args = append(in.args, driver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+	// Without ctx: watching it would cost a goroutine a row.
+	_, err = in.made[form].(driver.StmtExecContext).ExecContext(context.Background(), in.args)
+	return err
+}
+
+func (in *inserter) close() {
+	for _, st := range in.made {
+		if st != nil {
+			st.Close()
+		}
+	}
 }

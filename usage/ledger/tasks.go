@@ -37,7 +37,7 @@ func (l *Ledger) SetOutcome(tenant, task, outcome string) error {
 	case outcome != Success && outcome != Failure:
 		return fmt.Errorf("the outcome of a task is success or failure, not %.64q", outcome)
 	}
-	l.put(&item{outcome: &Row{
+	l.put(item{outcome: &Row{
 		Names: Names{What: OfOutcome, Tenant: tenant, Outcome: outcome},
 		At:    time.Now().UnixMicro(), Task: task, Cost: Amount{Known: true},
 	}})

@@ -6,24 +6,24 @@ package ledger
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
 	"time"
+
+	"github.com/penstock/penstock/usage/ledger/spool"
 )
 
 // The bounds of the writers.
 const (
 	mostRows   = 5000             // of one batch for the database
-	chunkBytes = 1 << 20          // of one write to the spool
+	chunkBytes = 64 << 10         // of one write to the spool; a record may add 160 KB, and [spool.MostPut] is the bound
 	syncTime   = time.Second      // between two syncs of the spool: what a loss of power may cost
 	retryTime  = time.Second      // before the next try after a failure; it doubles
 	retryMost  = 30 * time.Second // and grows no longer than this
 	batchTime  = time.Minute      // that the database may take for a batch
 )
 
-// spoolRows is the goroutine that brings records from the queue to the spool. It
-// is woken by each and takes all that wait: what is in the spool survives the end
-// of the process.
+// spoolRows is the goroutine that brings to the spool what it did not take at once:
+// because a file is full or its disk is, or somebody else was putting. It is woken
+// by each such record and takes all that wait.
 func (l *Ledger) spoolRows() {
 	defer close(l.spooled)
 	w := spooler{l: l}
@@ -54,8 +54,7 @@ func (l *Ledger) spoolRows() {
 type spooler struct {
 	l      *Ledger
 	spare  []item // an empty queue
-	rows   []Row
-	frames []byte
+	frames frames
 	fault  fault
 }
 
@@ -63,36 +62,23 @@ type spooler struct {
 // and new ones queue behind them; not ok: the ledger ends before it succeeded.
 func (w *spooler) write(batch []item) (ok bool) {
 	for i := 0; i < len(batch); {
-		w.frames = w.frames[:0]
-		n := 0
-		for ; i < len(batch) && len(w.frames) < chunkBytes; i++ {
-			if it := &batch[i]; it.record != nil {
-				w.rows = rowsOf(w.rows[:0], it.record)
-			} else {
-				it.outcome.clean()
-				w.rows = append(w.rows[:0], *it.outcome)
-			}
-			for j := range w.rows {
-				w.frames = appendFrame(w.frames, &w.rows[j])
-				n++
-			}
+		w.frames.reset()
+		for ; i < len(batch) && len(w.frames.bytes) < chunkBytes; i++ {
+			w.frames.add(&batch[i])
 		}
-		if !w.append(n) {
-			w.l.metrics.drop(dropClosed, n+len(batch)-i)
+		if !w.append() {
+			w.l.metrics.drop(dropClosed, w.frames.rows+len(batch)-i)
 			return false
 		}
-	}
-	if len(batch) > 0 {
-		poke(w.l.written)
 	}
 	return true
 }
 
 // append tries until the frames are in the spool or the ledger ends.
-func (w *spooler) append(rows int) bool {
+func (w *spooler) append() bool {
 	l := w.l
 	for wait := retryTime; ; wait = min(2*wait, retryMost) {
-		err := l.spool.append(w.frames, int64(rows), int64(l.cfg.Load().SpoolSize))
+		err := l.spool.Put(w.frames.bytes, w.frames.rows, int64(l.cfg.Load().SpoolSize))
 		if w.fault.changed(err) {
 			if err != nil {
 				l.log.Error("the ledger's spool takes no rows; up to ledger.buffer of them wait in memory, further ones are lost", "error", err)
@@ -104,9 +90,9 @@ func (w *spooler) append(rows int) bool {
 			return true
 		}
 		l.metrics.failed(stageSpool)
-		if errors.Is(err, errSpoolFull) {
+		if errors.Is(err, spool.ErrFull) {
 			// There is a bound, and it is reached: memory would only put it off.
-			l.metrics.drop(dropSpool, rows)
+			l.metrics.drop(dropSpool, w.frames.rows)
 			return true
 		}
 		select {
@@ -142,7 +128,7 @@ func (l *Ledger) syncSpool() {
 		case <-l.ending.Done():
 			return
 		}
-		err := l.spool.sync()
+		err := l.spool.Sync()
 		if err != nil {
 			l.metrics.failed(stageSpool)
 		}
@@ -175,7 +161,7 @@ func (l *Ledger) storeRows() {
 		l.metrics.behind(s.oldest)
 		if s.fault.changed(err) {
 			if err != nil {
-				l.log.Error("the database of the ledger takes no rows; they wait in the spool", "error", err, "waiting", l.spool.waiting())
+				l.log.Error("the database of the ledger takes no rows; they wait in the spool", "error", err, "waiting", l.spool.Waiting())
 			} else {
 				l.log.Info("the database of the ledger takes rows again")
 			}
@@ -207,8 +193,7 @@ func (l *Ledger) storeRows() {
 // storer is what storeRows has at hand.
 type storer struct {
 	l      *Ledger
-	file   *os.File // of the oldest segment
-	reader *reader
+	reader *spool.Reader // of the oldest segment; nil: none is open
 	path   string
 	batch  batch
 	oldest int64 // when the oldest row that waits was settled; 0: none
@@ -228,49 +213,49 @@ func (s *storer) drain() error {
 // step brings a batch to the database. 0: there was nothing.
 func (s *storer) step() (int, error) {
 	l := s.l
-	g, grows, ok := l.spool.oldest()
+	g, grows, ok := l.spool.Oldest()
 	if !ok {
 		s.forget()
 		s.oldest = 0
 		return 0, nil
 	}
-	if g.read.offset >= g.size {
+	if g.Taken.Offset >= g.Size {
 		if grows {
 			s.oldest = 0
 			return 0, nil
 		}
 		s.forget()
-		l.spool.taken(g.read)
+		l.spool.Take(g.Taken)
 		return 1, nil
 	}
 	if err := s.open(&g); err != nil {
 		l.metrics.failed(stageSpool)
-		l.log.Error("a segment of the spool cannot be read", "path", g.path, "error", err)
-		l.metrics.drop(dropDamaged, int(g.first+g.rows-g.read.seq))
+		l.log.Error("a segment of the spool cannot be read", "path", g.Path, "error", err)
+		l.metrics.drop(dropDamaged, int(g.End().Seq-g.Taken.Seq))
 		s.forget()
-		l.spool.taken(position{g.size, g.first + g.rows})
+		l.spool.Take(g.End())
 		return 1, nil
 	}
-	s.batch.reset(g.source, g.read.seq)
-	to := g.read
-	for s.batch.len() < mostRows && s.reader.offset < g.size {
-		payload, err := s.reader.next()
-		if errors.Is(err, errSum) {
+	s.batch.reset(g.Source, g.Taken.Seq)
+	to := g.Taken
+	for s.batch.len() < mostRows && to.Offset < g.Size {
+		payload, err := s.reader.Next()
+		if errors.Is(err, spool.ErrSum) {
 			s.damaged(&g, err)
-			to = position{s.reader.offset, s.reader.seq}
+			to = s.reader.At()
 			continue
 		}
 		if err != nil {
 			s.damaged(&g, err)
-			to = position{g.size, g.first + g.rows}
+			to = g.End()
 			break
 		}
-		if err := s.batch.add(payload, s.reader.seq-1); err != nil {
+		to = s.reader.At()
+		if err := s.batch.add(payload, to.Seq-1); err != nil {
 			s.damaged(&g, err)
 		}
-		to = position{s.reader.offset, s.reader.seq}
 	}
-	s.batch.to = to.seq
+	s.batch.to = to.Seq
 	if s.batch.len() > 0 {
 		s.oldest = s.batch.rows[0].At
 	}
@@ -278,7 +263,7 @@ func (s *storer) step() (int, error) {
 		s.forget() // it is read again
 		return 0, err
 	}
-	l.spool.taken(to)
+	l.spool.Take(to)
 	return max(1, s.batch.len()), nil
 }
 
@@ -317,37 +302,28 @@ func (s *storer) insert() error {
 	return err
 }
 
-func (s *storer) damaged(g *segment, err error) {
+func (s *storer) damaged(g *spool.Segment, err error) {
 	s.l.metrics.failed(stageSpool)
 	s.l.metrics.drop(dropDamaged, 1)
-	s.l.log.Error("a row of the spool is damaged and lost", "path", g.path, "offset", s.reader.offset, "error", err)
+	s.l.log.Error("a row of the spool is damaged and lost", "path", g.Path, "offset", s.reader.At().Offset, "error", err)
 }
 
 // open brings the reader to where the database is in g.
-func (s *storer) open(g *segment) error {
-	if s.path == g.path && s.reader != nil && s.reader.offset == g.read.offset {
-		return nil
+func (s *storer) open(g *spool.Segment) (err error) {
+	if s.path != g.Path || s.reader == nil || s.reader.At() != g.Taken {
+		s.forget()
+		if s.reader, err = g.Open(); err != nil {
+			return err
+		}
+		s.path = g.Path
 	}
-	s.forget()
-	f, err := os.Open(g.path)
-	if err != nil {
-		return err
-	}
-	s.file, s.path = f, g.path
-	if s.reader, err = newReader(f); err != nil {
-		return err
-	}
-	s.reader.at = s.reader.have // what was read ahead is dropped
-	if _, err := f.Seek(g.read.offset, io.SeekStart); err != nil {
-		return err
-	}
-	s.reader.offset, s.reader.seq = g.read.offset, g.read.seq
+	s.reader.Extend(g.Size)
 	return nil
 }
 
 func (s *storer) forget() {
-	if s.file != nil {
-		s.file.Close()
+	if s.reader != nil {
+		s.reader.Close()
 	}
-	s.file, s.reader, s.path = nil, nil, ""
+	s.reader, s.path = nil, ""
 }

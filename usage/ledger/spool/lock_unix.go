@@ -3,7 +3,7 @@
 
 //go:build unix
 
-package ledger
+package spool
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 func lockDirectory(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {
-		return nil, fmt.Errorf("ledger: spool: %w", err)
+		return nil, fmt.Errorf("spool: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
