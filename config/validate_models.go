@@ -202,7 +202,8 @@ func (v *validator) pattern(path, name string) {
 
 // entry checks who is let in by a listener.
 func (v *validator) entry(path string, l *Listener) {
-	keys := slices.ContainsFunc(v.c.Tenants, func(t Tenant) bool { return len(t.Keys) > 0 }) || v.c.Keys.Store != KeysOff && v.c.Keys.Store != "" || v.skip("tenants")
+	keys := slices.ContainsFunc(v.c.Tenants, func(t Tenant) bool { return len(t.Keys) > 0 }) || v.c.Keys.Store != KeysOff && v.c.Keys.Store != "" || v.skip("tenants") ||
+		v.c.HTTPRoutes != nil // made of objects that come and go, Keys among them: without one nobody is let in
 	switch {
 	case !l.Anonymous && !keys:
 		v.fail(path+".anonymous", "no keys are configured, so that anybody is let in here", "write anonymous: true if that is meant, or list tenants with keys")

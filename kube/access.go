@@ -45,13 +45,13 @@ func translated() []Access {
 	}
 	add(gatewayGroup, "what is served, and how", true, "gatewayclasses", "gateways", "httproutes", "grpcroutes", "listenersets", "backendtlspolicies")
 	add(inferenceGroup, "pools of model servers", true, "inferencepools")
-	add("penstock.dev", "models and policies", true, "models", "gatewaypolicies")
+	add("penstock.dev", "models and policies; who may ask, and managed APIs", true, "models", "gatewaypolicies", "providers", "tenants", "keys")
 	for _, a := range []Access{
 		{Group: gatewayGroup, Resource: "referencegrants", Why: "who may refer across namespaces"},
 		{Resource: "namespaces", Why: "labels, by which listeners admit routes"},
 		{Resource: "services", Why: "ports of backends, addresses of Gateways"},
-		{Resource: "secrets", Why: "certificates of listeners; those of types that hold none are not asked for"},
-		{Resource: "configmaps", Why: "authorities, and parameters of Gateways"},
+		{Resource: "secrets", Why: "certificates of listeners, and credentials that are labelled as such; types that hold neither are not asked for"},
+		{Resource: "configmaps", Why: "authorities, lists of prices, and parameters of Gateways"},
 		{Resource: "pods", Why: "members of pools"},
 		{Group: "discovery.k8s.io", Resource: "endpointslices", Why: "members of Services and replicas of pickers"},
 		{Group: "apps", Resource: "deployments", Why: "what is provisioned for Gateways"},

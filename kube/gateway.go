@@ -243,7 +243,8 @@ func (s *scope) configListeners() []config.Listener {
 		c := config.Listener{
 			Name:      byPort[port][0].configName(),
 			Address:   net.JoinHostPort(s.observed.Bind, strconv.Itoa(int(port))),
-			Anonymous: true, // there are no keys in the Gateway API
+			Anonymous: !s.keyed, // there are no keys in the Gateway API
+			AllowRemote: !s.keyed && s.providersPolicy().Anonymous,
 		}
 		for _, l := range byPort[port] {
 			c.Sections = append(c.Sections, config.Section{Name: l.section, Host: l.host, TLS: l.tls})

@@ -50,6 +50,9 @@ type Objects struct {
 	InferencePools     []*infv1.InferencePool
 	Models             []*v1alpha1.Model
 	GatewayPolicies    []*v1alpha1.GatewayPolicy
+	Providers          []*v1alpha1.Provider
+	Tenants            []*v1alpha1.Tenant
+	Keys               []*v1alpha1.Key
 	Namespaces         []*corev1.Namespace
 	Services           []*corev1.Service
 	Secrets            []*corev1.Secret

@@ -23,6 +23,7 @@ type model struct {
 	names      []string
 	proto      config.Model // but for its name
 	backends   []*backend
+	providers  []*managed
 	invalid    *problem
 	unresolved *problem
 	parents    []*parent
@@ -88,7 +89,7 @@ func (t *translation) compileModel(m *model) {
 	}
 	spec := &m.Spec
 	m.proto.Alias = string(spec.Alias)
-	if m.proto.Alias != "" && (spec.Targets != nil || spec.ReportModel != "" || spec.Timeouts != nil || spec.Retries != nil) {
+	if m.proto.Alias != "" && (spec.Targets != nil || spec.Fallbacks != nil || spec.ReportModel != "" || spec.Timeouts != nil || spec.Retries != nil) {
 		m.invalid = unsupported("an alias has nothing else of its own")
 		return
 	}
@@ -97,30 +98,68 @@ func (t *translation) compileModel(m *model) {
 		m.invalid = unsupported("%s", bad.message)
 	}
 	for _, target := range spec.Targets {
-		to := kindRef{inferenceGroup, kindInferencePool, types.NamespacedName{
-			Namespace: string(deref(target.PoolRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(target.PoolRef.Name),
-		}}
-		var b *backend
-		bad := &problem{string(gatewayv1.RouteReasonRefNotPermitted), notPermitted(m.route.self, to)}
-		if t.permitted(m.route.self, to) {
-			b, bad = t.inferencePool(to)
-		}
-		if bad != nil && m.unresolved == nil {
-			m.unresolved = bad
-		}
-		if b != nil {
-			m.uses(b)
-		}
-		if b == nil || b.status != 0 {
-			b = t.missingPool(to.NamespacedName)
-			m.uses(b)
-		}
-		out := config.Target{Pool: b.pool.Name, Model: string(target.Model)}
+		out := config.Target{Model: string(target.Model)}
+		out.Pool, out.Provider = t.place(m, target.PoolRef, target.ProviderRef)
 		if w := deref(target.Weight, 1); w != 1 {
 			out.Weight = new(int(w))
 		}
 		m.proto.Targets = append(m.proto.Targets, out)
 	}
+	for i := range spec.Fallbacks {
+		f := &spec.Fallbacks[i]
+		out := config.Fallback{Model: string(f.Model)}
+		out.Pool, out.Provider = t.place(m, f.PoolRef, f.ProviderRef)
+		for _, class := range f.Classes {
+			out.On = append(out.On, config.FallbackClass(class))
+		}
+		m.proto.Fallbacks = append(m.proto.Fallbacks, out)
+	}
+}
+
+// place follows a reference of a Model to where it is served. What cannot be had
+// is a pool without members in its place.
+func (t *translation) place(m *model, poolRef *v1alpha1.PoolReference, providerRef *v1alpha1.ProviderReference) (pool, provider string) {
+	unresolved := func(bad *problem) {
+		if bad != nil && m.unresolved == nil {
+			m.unresolved = bad
+		}
+	}
+	missing := func(name types.NamespacedName) string {
+		b := t.missingPool(name)
+		m.uses(b)
+		return b.pool.Name
+	}
+	switch {
+	case (poolRef == nil) == (providerRef == nil):
+		m.invalid = unsupported("a target names one of poolRef and providerRef")
+		return missing(types.NamespacedName{Namespace: m.Namespace, Name: m.Name}), ""
+	case providerRef != nil:
+		p, bad := t.resolveProvider(m.route.self, providerRef)
+		unresolved(bad)
+		if p == nil {
+			return missing(types.NamespacedName{Namespace: string(deref(providerRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(providerRef.Name)}), ""
+		}
+		if !slices.Contains(m.providers, p) {
+			m.providers = append(m.providers, p)
+		}
+		return "", p.proto.Name
+	}
+	to := kindRef{inferenceGroup, kindInferencePool, types.NamespacedName{
+		Namespace: string(deref(poolRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(poolRef.Name),
+	}}
+	var b *backend
+	bad := &problem{string(gatewayv1.RouteReasonRefNotPermitted), notPermitted(m.route.self, to)}
+	if t.permitted(m.route.self, to) {
+		b, bad = t.inferencePool(to)
+	}
+	unresolved(bad)
+	if b != nil {
+		m.uses(b)
+	}
+	if b == nil || b.status != 0 {
+		return missing(to.NamespacedName), ""
+	}
+	return b.pool.Name, ""
 }
 
 func (m *model) uses(b *backend) {
@@ -136,6 +175,12 @@ func (s *scope) refuses(m *model) *problem {
 			if u.model != m && slices.Contains(u.names, n) {
 				return &problem{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf("the older Model %s has the name %q on this Gateway", u.route.self.NamespacedName, n)}
 			}
+		}
+	}
+	for _, p := range m.providers {
+		p.used = true
+		if bad := s.refusesProvider(p); bad != nil {
+			return bad
 		}
 	}
 	// Bounds have one home: package config is asked, on a configuration with
@@ -154,9 +199,12 @@ func (s *scope) refuses(m *model) *problem {
 	}
 	for _, n := range m.names {
 		out := m.proto
-		out.Name, out.Targets = n, slices.Clone(out.Targets)
-		for i := range out.Targets {
-			out.Targets[i].Pool = c.Pools[0].Name
+		out.Name, out.Targets, out.Fallbacks = n, slices.Clone(out.Targets), slices.Clone(out.Fallbacks)
+		for i := range out.Targets { // wherever they lead
+			out.Targets[i].Pool, out.Targets[i].Provider = c.Pools[0].Name, ""
+		}
+		for i := range out.Fallbacks {
+			out.Fallbacks[i].Pool, out.Fallbacks[i].Provider = c.Pools[0].Name, ""
 		}
 		c.Models = append(c.Models, out)
 	}

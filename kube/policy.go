@@ -22,6 +22,8 @@ import (
 // gatewayPolicy is a GatewayPolicy for a Gateway.
 type gatewayPolicy struct {
 	*v1alpha1.GatewayPolicy
+	redis      *config.Redis      // nil: none
+	lists      []config.PriceFile // of prices
 	invalid    *problem
 	unresolved *problem
 }
@@ -47,7 +49,9 @@ func (t *translation) readPolicies() {
 				continue // its status says so
 			}
 			policy := &gatewayPolicy{GatewayPolicy: p}
-			policy.invalid = t.checkPolicy(policy.set, p)
+			if policy.invalid = t.readStores(policy); policy.invalid == nil {
+				policy.invalid = t.checkPolicy(policy.set, p)
+			}
 			s.policy = policy
 		case ref.Group == inferenceGroup && ref.Kind == kindInferencePool:
 			if t.poolPolicies[target] != nil {
@@ -58,6 +62,69 @@ func (t *translation) readPolicies() {
 			t.poolPolicies[target] = policy
 		}
 	}
+}
+
+// readStores follows the references of a policy for a Gateway. Where the use of
+// limits cannot be shared as it says, or a list of prices is missing, the policy
+// is not valid: counting elsewhere would let in more than was meant.
+func (t *translation) readStores(p *gatewayPolicy) *problem {
+	from := kindRef{v1alpha1.Group, kindGatewayPolicy, nameOf(p)}
+	if k := p.Spec.Prices; k != nil {
+		for _, ref := range k.ConfigMapRefs {
+			name := types.NamespacedName{Namespace: p.Namespace, Name: string(ref.Name)}
+			list, bad := t.priceList(name)
+			if bad != nil {
+				p.unresolved = bad
+				return invalidPolicy("prices.configMapRefs: %s", bad.message)
+			}
+			p.lists = append(p.lists, list)
+		}
+	}
+	if p.Spec.Quota == nil || p.Spec.Quota.Redis == nil {
+		return nil
+	}
+	r := p.Spec.Quota.Redis
+	p.redis = &config.Redis{Addresses: r.Addresses, Cluster: r.Cluster, Username: r.Username, Prefix: r.Prefix}
+	if r.PasswordRef != nil {
+		password, bad := t.credential(from, r.PasswordRef)
+		if bad != nil {
+			p.unresolved = bad
+			return invalidPolicy("quota.redis.passwordRef: %s", bad.message)
+		}
+		p.redis.Password = config.Secret(password)
+	}
+	if r.TLS || len(r.CACertificateRefs) > 0 {
+		bundles, bad := t.bundles(from, r.CACertificateRefs)
+		if bad != nil {
+			p.unresolved = bad
+			return invalidPolicy("quota.redis.caCertificateRefs: %s", bad.message)
+		}
+		p.redis.TLS = &config.ClientTLS{CAPEM: strings.Join(bundles, "")}
+	}
+	return nil
+}
+
+// Keys of a ConfigMap with a list of prices.
+const (
+	pricesKey  = "prices.yaml"
+	liteLLMKey = "prices.json"
+)
+
+func (t *translation) priceList(name types.NamespacedName) (config.PriceFile, *problem) {
+	refuse := func(format string, args ...any) (config.PriceFile, *problem) {
+		return config.PriceFile{}, &problem{string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), fmt.Sprintf(format, args...)}
+	}
+	m, ok := t.configMaps[name]
+	if !ok {
+		return refuse("there is no ConfigMap %s", name)
+	}
+	if text := m.Data[pricesKey]; text != "" {
+		return config.PriceFile{Format: config.PricesPenstock, Text: text}, nil
+	}
+	if text := m.Data[liteLLMKey]; text != "" {
+		return config.PriceFile{Format: config.PricesLiteLLM, Text: text}, nil
+	}
+	return refuse("the ConfigMap %s has neither %s nor %s", name, pricesKey, liteLLMKey)
 }
 
 // apply sets what a policy says of its Gateway. One that is not valid as a
@@ -78,6 +145,21 @@ func (p *gatewayPolicy) set(c *config.Config) *problem {
 	}
 	if bad := retries(spec.Retries, &c.Retries); bad != nil {
 		return bad
+	}
+	if k := spec.Providers; k != nil && k.Private && k.Anonymous {
+		return invalidPolicy("providers: private and anonymous together would let anybody have the Gateway call what it can reach")
+	}
+	if q := spec.Quota; q != nil {
+		if q.Output != nil {
+			c.Quota.Output = int(*q.Output)
+		}
+		if p.redis != nil {
+			c.Quota.Store, c.Quota.Redis = config.QuotaRedis, p.redis
+		}
+	}
+	if k := spec.Prices; k != nil {
+		c.Prices.Unknown = config.UnknownPrice(k.Unknown)
+		c.Prices.Files = append(c.Prices.Files, p.lists...)
 	}
 	l := spec.Limits
 	if l == nil {
@@ -199,8 +281,8 @@ func scratch() *config.Config {
 
 func (t *translation) readPoolPolicy(p *poolPolicy) {
 	spec := &p.Spec
-	if spec.Timeouts != nil || spec.Retries != nil || spec.Limits != nil {
-		p.invalid = invalidPolicy("timeouts, retries and limits are for a Gateway")
+	if spec.Timeouts != nil || spec.Retries != nil || spec.Limits != nil || spec.Providers != nil || spec.Prices != nil || spec.Quota != nil {
+		p.invalid = invalidPolicy("timeouts, retries, limits, providers, prices and quota are for a Gateway")
 		return
 	}
 	if spec.Isolation != "" && spec.Isolation != "none" {

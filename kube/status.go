@@ -23,12 +23,12 @@ import (
 // Times of transition are not set: [Status.Merge] keeps those of conditions
 // whose status is as it was and sets the others.
 type Status struct {
-	Kind string // GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, BackendTLSPolicy, InferencePool, Model or GatewayPolicy
+	Kind string // GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, BackendTLSPolicy, InferencePool, Model, GatewayPolicy, Provider, Tenant or Key
 	types.NamespacedName
 	// Generation of the object that the status is about.
 	Generation int64
 
-	Conditions           []metav1.Condition               // GatewayClass, Gateway, ListenerSet
+	Conditions           []metav1.Condition               // GatewayClass, Gateway, ListenerSet, Provider, Tenant, Key
 	Features             []gatewayv1.SupportedFeature     // GatewayClass
 	Addresses            []gatewayv1.GatewayStatusAddress // Gateway
 	Listeners            []gatewayv1.ListenerStatus       // Gateway
@@ -83,10 +83,20 @@ func (s *Status) Merge(object metav1.Object, now metav1.Time) (changed bool, err
 		return renew(&o.Status, func() { o.Status.Ancestors = s.mergeAncestors(o.Status.Ancestors, now) }), nil
 	case *v1alpha1.GatewayPolicy:
 		return renew(&o.Status, func() { o.Status.Ancestors = s.mergeAncestors(o.Status.Ancestors, now) }), nil
+	case *v1alpha1.Provider:
+		return s.renewConditions(&o.Status, now), nil
+	case *v1alpha1.Tenant:
+		return s.renewConditions(&o.Status, now), nil
+	case *v1alpha1.Key:
+		return s.renewConditions(&o.Status, now), nil
 	case *infv1.InferencePool:
 		return renew(&o.Status, func() { o.Status.Parents = s.mergePools(o.Status.Parents, now) }), nil
 	}
 	return false, fmt.Errorf("kube: a %T has no status of ours", object)
+}
+
+func (s *Status) renewConditions(status *v1alpha1.Conditions, now metav1.Time) bool {
+	return renew(status, func() { status.Conditions = mergeConditions(status.Conditions, s.Conditions, now) })
 }
 
 // renew says whether change changes anything of *status. The lists of a status

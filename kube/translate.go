@@ -22,6 +22,8 @@ func Translate(o *Objects, opts Options) *Result {
 	t.readClasses()
 	t.readGateways()
 	t.readPolicies()
+	t.readTenants()
+	t.readProviders()
 	t.readListenerSets()
 	t.attachRoutes()
 	t.attachModels()
@@ -40,6 +42,7 @@ type translation struct {
 	backends     map[string]*backend // by the name of the pool
 	tlsPolicies  map[types.NamespacedName][]*tlsPolicy
 	poolPolicies map[types.NamespacedName]*poolPolicy
+	providers    map[types.NamespacedName]*managed
 
 	statuses []*Status
 }
@@ -59,12 +62,20 @@ type scope struct {
 	insecure  []string // listeners that let clients without a valid certificate in
 	infra     Infrastructure
 	policy    *gatewayPolicy
+	access
 
 	httpRoutes []config.HTTPRoute
 	models     []*modelUse
 	uses       map[string]*backend // by the name of the pool
 	pools      map[types.NamespacedName]*poolUse
 	services   map[types.NamespacedName]bool // that routes lead to
+}
+
+// access is who may ask a Gateway.
+type access struct {
+	keyed   bool // a Tenant names it: whoever has no key is refused
+	tenants []*tenant
+	keys    []*tenantKey
 }
 
 func newTranslation(o *Objects, opts Options) *translation {
@@ -87,6 +98,7 @@ func newTranslation(o *Objects, opts Options) *translation {
 		backends:     map[string]*backend{},
 		tlsPolicies:  map[types.NamespacedName][]*tlsPolicy{},
 		poolPolicies: map[types.NamespacedName]*poolPolicy{},
+		providers:    map[types.NamespacedName]*managed{},
 	}
 }
 
@@ -126,6 +138,7 @@ func (t *translation) finish() *Result {
 	t.tlsPolicyStatuses()
 	t.poolStatuses()
 	t.policyStatuses()
+	t.providerStatuses()
 	r.Statuses = t.statuses
 	slices.SortFunc(r.Statuses, func(a, b *Status) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), compareNames(a.NamespacedName, b.NamespacedName))
@@ -165,6 +178,8 @@ func (t *translation) configuration(s *scope) (*config.Config, []*Source) {
 		sources = append(sources, b.sources...)
 	}
 	s.configModels(c)
+	s.configTenants(c)
+	s.configProviders(c)
 	if s.policy != nil {
 		s.policy.apply(c)
 	}

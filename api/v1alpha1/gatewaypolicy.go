@@ -48,7 +48,7 @@ type GatewayPolicyList struct {
 // GatewayPolicySpec is what a policy sets. Fields for the other kind of target
 // are refused.
 //
-// +kubebuilder:validation:XValidation:message="timeouts, retries and limits are for a Gateway",rule="self.targetRef.kind == 'Gateway' || !(has(self.timeouts) || has(self.retries) || has(self.limits))"
+// +kubebuilder:validation:XValidation:message="timeouts, retries, limits, providers, prices and quota are for a Gateway",rule="self.targetRef.kind == 'Gateway' || !(has(self.timeouts) || has(self.retries) || has(self.limits) || has(self.providers) || has(self.prices) || has(self.quota))"
 // +kubebuilder:validation:XValidation:message="picker, engine, metrics and isolation are for an InferencePool",rule="self.targetRef.kind == 'InferencePool' || !(has(self.picker) || has(self.engine) || has(self.metrics) || has(self.isolation))"
 type GatewayPolicySpec struct {
 	// +required
@@ -63,6 +63,17 @@ type GatewayPolicySpec struct {
 	// Limits bound what one client can make the Gateway hold.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
+
+	// Providers is what the Gateway allows to Providers that Models lead to.
+	// +optional
+	Providers *ProvidersPolicy `json:"providers,omitempty"`
+	// Prices are lists of prices.
+	// +optional
+	Prices *PricesPolicy `json:"prices,omitempty"`
+	// Quota is where the use of limits is counted. Default: in each process of the
+	// Gateway, so that a Gateway of n processes lets in n times the limit.
+	// +optional
+	Quota *QuotaPolicy `json:"quota,omitempty"`
 
 	// Picker is how a member of the pool is chosen.
 	// +optional
@@ -117,6 +128,79 @@ type Limits struct {
 	// Drain is how long streams may go on when a Gateway's process ends.
 	// +optional
 	Drain *gatewayv1.Duration `json:"drain,omitempty"`
+}
+
+// ProvidersPolicy is what a Gateway allows.
+type ProvidersPolicy struct {
+	// Private lets Providers have addresses that are not public, and plain HTTP.
+	// Whoever may make Providers can then have the Gateway call what it can reach.
+	// +optional
+	Private bool `json:"private,omitempty"`
+	// Anonymous lets a Gateway without a Tenant lead to Providers: whoever reaches
+	// it spends their money.
+	// +optional
+	Anonymous bool `json:"anonymous,omitempty"`
+}
+
+// PricesPolicy are lists of prices.
+type PricesPolicy struct {
+	// ConfigMapRefs are ConfigMaps in the policy's namespace with a list in the
+	// key prices.yaml (docs/prices.md) or prices.json (LiteLLM's format). The first
+	// that has a price counts.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	ConfigMapRefs []gatewayv1.LocalObjectReference `json:"configMapRefs,omitempty"`
+	// Unknown says what becomes of requests whose price is not known. Default:
+	// allow.
+	// +optional
+	// +kubebuilder:validation:Enum=allow;refuse
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// QuotaPolicy is where the use of limits is counted.
+type QuotaPolicy struct {
+	// Output is the bound on the tokens of an answer to a request that states none.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	Output *int32 `json:"output,omitempty"`
+	// Redis is a Redis or Valkey that all processes share.
+	// +optional
+	Redis *RedisPolicy `json:"redis,omitempty"`
+}
+
+// RedisPolicy is a Redis or Valkey, or a cluster of them.
+type RedisPolicy struct {
+	// Addresses as host:port.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Addresses []string `json:"addresses"`
+	// Cluster: the addresses are nodes of one cluster.
+	// +optional
+	Cluster bool `json:"cluster,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Username string `json:"username,omitempty"`
+	// PasswordRef is a Secret in the policy's namespace.
+	// +optional
+	PasswordRef *SecretKeyReference `json:"passwordRef,omitempty"`
+	// TLS speaks TLS to it, verified by the system's authorities or those of
+	// caCertificateRefs.
+	// +optional
+	TLS bool `json:"tls,omitempty"`
+	// CACertificateRefs are ConfigMaps in the policy's namespace whose key ca.crt
+	// holds the authorities.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	CACertificateRefs []gatewayv1.LocalObjectReference `json:"caCertificateRefs,omitempty"`
+	// Prefix of its keys. Default: penstock.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // PickerPolicy is how a member of a pool is chosen.

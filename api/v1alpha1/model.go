@@ -49,7 +49,7 @@ type ModelList struct {
 // ModelSpec says which names are served and by what.
 //
 // +kubebuilder:validation:XValidation:message="set one of targets and alias",rule="has(self.targets) != has(self.alias)"
-// +kubebuilder:validation:XValidation:message="an alias has no reportModel, timeouts and retries of its own: set them at the model it points to",rule="!has(self.alias) || !(has(self.reportModel) || has(self.timeouts) || has(self.retries))"
+// +kubebuilder:validation:XValidation:message="an alias has no fallbacks, reportModel, timeouts and retries of its own: set them at the model it points to",rule="!has(self.alias) || !(has(self.fallbacks) || has(self.reportModel) || has(self.timeouts) || has(self.retries))"
 // +kubebuilder:validation:XValidation:message="an alias may not point to itself",rule="!has(self.alias) || !has(self.names) || !self.names.exists(n, n == self.alias)"
 type ModelSpec struct {
 	// ParentRefs are the Gateways, or ListenerSets, that serve these names.
@@ -87,6 +87,12 @@ type ModelSpec struct {
 	// +kubebuilder:validation:XValidation:message="one target needs a weight above 0",rule="self.exists(t, !has(t.weight) || t.weight > 0)"
 	Targets []ModelTarget `json:"targets,omitempty"`
 
+	// Fallbacks follow, in this order, when no target can serve a request.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Fallbacks []ModelFallback `json:"fallbacks,omitempty"`
+
 	// ReportModel says which name answers carry: the one asked for, or the one
 	// that served. Default: asked.
 	// +optional
@@ -110,10 +116,15 @@ type ModelSpec struct {
 type ModelName string
 
 // ModelTarget is one place that serves a model.
+//
+// +kubebuilder:validation:XValidation:message="set one of poolRef and providerRef",rule="has(self.poolRef) != has(self.providerRef)"
 type ModelTarget struct {
 	// PoolRef names an InferencePool.
-	// +required
-	PoolRef PoolReference `json:"poolRef"`
+	// +optional
+	PoolRef *PoolReference `json:"poolRef,omitempty"`
+	// ProviderRef names a Provider.
+	// +optional
+	ProviderRef *ProviderReference `json:"providerRef,omitempty"`
 
 	// Model is the name that the pool's servers know. Empty: the name asked
 	// for.
@@ -125,6 +136,38 @@ type ModelTarget struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	Weight *int32 `json:"weight,omitempty"`
+}
+
+// ModelFallback is a place that serves a model when its targets fail.
+//
+// +kubebuilder:validation:XValidation:message="set one of poolRef and providerRef",rule="has(self.poolRef) != has(self.providerRef)"
+type ModelFallback struct {
+	// PoolRef names an InferencePool.
+	// +optional
+	PoolRef *PoolReference `json:"poolRef,omitempty"`
+	// ProviderRef names a Provider.
+	// +optional
+	ProviderRef *ProviderReference `json:"providerRef,omitempty"`
+	// Model is the name there. Empty: the name asked for.
+	// +optional
+	Model ModelName `json:"model,omitempty"`
+	// Classes of failures that lead to it. Default: general.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:Enum=general;contextWindow;contentPolicy
+	Classes []string `json:"classes,omitempty"`
+}
+
+// ProviderReference names a Provider (penstock.dev/v1alpha1).
+type ProviderReference struct {
+	// +required
+	Name gatewayv1.ObjectName `json:"name"`
+
+	// Namespace of the provider; another one than the Model's needs a
+	// ReferenceGrant there (from penstock.dev Model to Provider).
+	// +optional
+	Namespace *gatewayv1.Namespace `json:"namespace,omitempty"`
 }
 
 // PoolReference names an InferencePool (inference.networking.k8s.io/v1).

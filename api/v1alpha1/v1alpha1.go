@@ -6,7 +6,8 @@
 //
 // [Model] is a route by the name of a model, which stands in the body of a
 // request. [GatewayPolicy] sets what the Gateway API and InferencePool leave
-// open, for a Gateway or for an InferencePool.
+// open, for a Gateway or for an InferencePool. [Provider] is a managed model API;
+// [Tenant] and [Key] say who may ask a Gateway, and how much.
 //
 // Package kube says what the types mean; the schemas with their rules are in
 // deploy/crds (make generate).
@@ -33,7 +34,8 @@ func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Grou
 // AddToScheme makes the types of this package known to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	gv := GroupVersion()
-	s.AddKnownTypes(gv, &Model{}, &ModelList{}, &GatewayPolicy{}, &GatewayPolicyList{})
+	s.AddKnownTypes(gv, &Model{}, &ModelList{}, &GatewayPolicy{}, &GatewayPolicyList{},
+		&Provider{}, &ProviderList{}, &Tenant{}, &TenantList{}, &Key{}, &KeyList{})
 	metav1.AddToGroupVersion(s, gv)
 	return nil
 }

@@ -140,6 +140,12 @@ func conditions(o object) map[string]metav1.Condition {
 		add("", o.Status.Conditions)
 	case *gatewayv1.ListenerSet:
 		add("", o.Status.Conditions)
+	case *v1alpha1.Provider:
+		add("", o.Status.Conditions)
+	case *v1alpha1.Tenant:
+		add("", o.Status.Conditions)
+	case *v1alpha1.Key:
+		add("", o.Status.Conditions)
 	case *gatewayv1.HTTPRoute:
 		parents(o.Status.Parents)
 	case *gatewayv1.GRPCRoute:

@@ -18,6 +18,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/penstock/penstock/api/v1alpha1"
+	"github.com/penstock/penstock/kube"
 )
 
 // kind is one kind that is watched: of each object that is kept only what is
@@ -42,6 +43,9 @@ func kinds() []kind {
 	gateway := func(name, plural string, sample object, optional, status bool) kind {
 		return kind{name: name, resource: schema.GroupVersion(gatewayv1.GroupVersion).WithResource(plural), sample: sample, optional: optional, status: status, matters: specMatters}
 	}
+	own := func(name, plural string, sample object) kind {
+		return kind{name: name, resource: v1alpha1.GroupVersion().WithResource(plural), sample: sample, optional: true, status: true, matters: specMatters}
+	}
 	core := corev1.SchemeGroupVersion
 	return []kind{
 		gateway("GatewayClass", "gatewayclasses", &gatewayv1.GatewayClass{}, false, true),
@@ -52,14 +56,17 @@ func kinds() []kind {
 		gateway("ReferenceGrant", "referencegrants", &gatewayv1.ReferenceGrant{}, true, false),
 		gateway("BackendTLSPolicy", "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, true, true),
 		{name: "InferencePool", resource: schema.GroupVersion(infv1.GroupVersion).WithResource("inferencepools"), sample: &infv1.InferencePool{}, optional: true, status: true, matters: specMatters},
-		{name: "Model", resource: v1alpha1.GroupVersion().WithResource("models"), sample: &v1alpha1.Model{}, optional: true, status: true, matters: specMatters},
-		{name: "GatewayPolicy", resource: v1alpha1.GroupVersion().WithResource("gatewaypolicies"), sample: &v1alpha1.GatewayPolicy{}, optional: true, status: true, matters: specMatters},
+		own("Model", "models", &v1alpha1.Model{}),
+		own("GatewayPolicy", "gatewaypolicies", &v1alpha1.GatewayPolicy{}),
+		own("Provider", "providers", &v1alpha1.Provider{}),
+		own("Tenant", "tenants", &v1alpha1.Tenant{}),
+		own("Key", "keys", &v1alpha1.Key{}),
 		{name: "Namespace", resource: core.WithResource("namespaces"), sample: &corev1.Namespace{}, strip: stripNamespace,
 			matters: func(old, new object) bool { return !maps.Equal(old.GetLabels(), new.GetLabels()) }},
 		{name: "Service", resource: core.WithResource("services"), sample: &corev1.Service{}, strip: stripService, matters: serviceMatters},
 		{name: "Secret", resource: core.WithResource("secrets"), sample: &corev1.Secret{}, fields: notKeyPairs(), strip: stripSecret,
 			matters: func(old, new object) bool {
-				return !reflect.DeepEqual(old.(*corev1.Secret).Data, new.(*corev1.Secret).Data)
+				return !reflect.DeepEqual(old.(*corev1.Secret).Data, new.(*corev1.Secret).Data) || !maps.Equal(old.GetLabels(), new.GetLabels())
 			}},
 		{name: "ConfigMap", resource: core.WithResource("configmaps"), sample: &corev1.ConfigMap{}, strip: stripConfigMap,
 			matters: func(old, new object) bool {
@@ -136,24 +143,30 @@ func serviceMatters(old, new object) bool {
 	return b.Labels[managedBy] == managedByUs && (!reflect.DeepEqual(a.Status, b.Status) || !maps.Equal(a.Labels, b.Labels))
 }
 
-// stripSecret keeps a key pair: whatever else a Secret holds is none of ours,
-// and is not to lie in this process's memory.
+// stripSecret keeps a key pair, and credentials that are labelled as such:
+// whatever else a Secret holds is none of ours, and is not to lie in this
+// process's memory.
 func stripSecret(o object) {
 	s := o.(*corev1.Secret)
+	credential := s.Labels[kube.CredentialLabel]
 	s.ObjectMeta = bareMeta(s)
 	s.Labels = nil
+	if credential == "true" {
+		s.Labels = map[string]string{kube.CredentialLabel: credential}
+		return
+	}
 	maps.DeleteFunc(s.Data, func(key string, _ []byte) bool { return key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey })
 }
 
-// stripConfigMap keeps authorities and what may be parameters of a Gateway,
-// which are short. The names of other keys stay: one that means nothing is said
+// stripConfigMap keeps authorities, lists of prices, and what may be parameters
+// of a Gateway, which are short. The names of other keys stay: one that means nothing is said
 // to.
 func stripConfigMap(o object) {
 	m := o.(*corev1.ConfigMap)
 	m.ObjectMeta = bareMeta(m)
 	m.Labels, m.BinaryData = nil, nil
 	for key, value := range m.Data {
-		if key != "ca.crt" && len(value) > 4096 {
+		if !slices.Contains([]string{"ca.crt", "prices.yaml", "prices.json"}, key) && len(value) > 4096 {
 			m.Data[key] = ""
 		}
 	}

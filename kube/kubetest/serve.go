@@ -121,7 +121,7 @@ func kindOf(plural string) string {
 		"endpointslices": "EndpointSlice", "leases": "Lease", "inferencepools": "InferencePool",
 		"gatewayclasses": "GatewayClass", "gateways": "Gateway", "httproutes": "HTTPRoute", "grpcroutes": "GRPCRoute",
 		"listenersets": "ListenerSet", "referencegrants": "ReferenceGrant", "backendtlspolicies": "BackendTLSPolicy",
-		"models": "Model", "gatewaypolicies": "GatewayPolicy",
+		"models": "Model", "gatewaypolicies": "GatewayPolicy", "providers": "Provider", "tenants": "Tenant", "keys": "Key",
 	}[plural]
 }
 

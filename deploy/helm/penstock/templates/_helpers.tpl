@@ -132,10 +132,10 @@ livenessProbe:
   resources: [inferencepools/status]
   verbs: [update]
 - apiGroups: [penstock.dev]
-  resources: [models, gatewaypolicies]
+  resources: [models, gatewaypolicies, providers, tenants, keys]
   verbs: [get, list, watch]
 - apiGroups: [penstock.dev]
-  resources: [models/status, gatewaypolicies/status]
+  resources: [models/status, gatewaypolicies/status, providers/status, tenants/status, keys/status]
   verbs: [update]
 # Secrets hold the certificates of listeners. To narrow this to some namespaces
 # is the task of an admission policy: roles cannot.
