@@ -48,6 +48,7 @@ type Config struct {
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
 	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost
+	Telemetry       Telemetry        `yaml:"telemetry"`
 	Log             Log              `yaml:"log"`
 }
 

@@ -116,6 +116,7 @@ func meanings() map[string]string {
 		"Config.limits":          "What one client can make the gateway hold.",
 		"Config.records":         "Where the one record per request goes.",
 		"Config.ledger":          "Where it is kept who used how much, and what it cost: a row per request. See docs/ledger.md.",
+		"Config.telemetry":       "What is sent to an OpenTelemetry collector: traces, records, metrics ([telemetry.md](telemetry.md)).",
 		"Config.log":             "The process log, on standard error.",
 
 		"Config.prices": "What tokens cost ([prices.md](prices.md)). The gateway has no price list of its own: what is not listed has no known price.",
@@ -543,6 +544,21 @@ func meanings() map[string]string {
 
 		"Records.path":   "stdout, off, or a file.",
 		"Records.buffer": "Records held in memory; beyond it they are dropped and counted.",
+
+		"Telemetry.otlp":       "Where the collector is.",
+		"Telemetry.traces":     "Which requests are traced.",
+		"Telemetry.metrics":    "Metrics over OTLP, the same as at /metrics.",
+		"Telemetry.records":    "Send the record of each request as a log record.",
+		"Telemetry.resource":   "Attributes of the gateway as a whole, beside service.name (penstock) and service.version.",
+		"Telemetry.buffer":     "Records that wait to be sent; beyond it they are dropped and counted.",
+		"OTLP.endpoint":        "Address, such as http://collector:4317; empty: nothing is sent.",
+		"OTLP.protocol":        "grpc, or http (protobuf, at /v1/traces, /v1/logs and /v1/metrics below the endpoint).",
+		"OTLP.headers":         "Headers of each request to it, such as a credential.",
+		"OTLP.tls":             "Of an https endpoint; unset: the system's authorities.",
+		"OTLP.timeout":         "Of one request to it.",
+		"Traces.sample":        "Share of the requests that begin a trace: 0 is none, 1 all of them.",
+		"Traces.parent":        "follow: a client's traceparent decides whether its request is traced; ignore: sample does.",
+		"OTLPMetrics.interval": "Between two reports; 0s: none.",
 
 		"Ledger.store":      "sqlite, postgres or off. Unless set: postgres with a dsn, sqlite with a path, else off.",
 		"Ledger.path":       "File of SQLite.",

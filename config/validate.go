@@ -50,6 +50,7 @@ func (v *validator) all() {
 		v.fail("limits.bodiesInFlight", fmt.Sprintf("is less than limits.body (%s)", l.Body), "one body must fit")
 	}
 	v.ledger()
+	v.telemetry()
 	if v.c.Records.Path == "" {
 		v.fail("records.path", "is empty", `write "off", "stdout" or a file`)
 	}

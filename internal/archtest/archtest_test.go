@@ -20,7 +20,7 @@ none                                  < config sim internal
 sim                                   < bench
 internal                              < llm pool provider proxy extproc
 config llm                            < auth quota cache guard usage provider pool
-config llm usage                      < usage/ledger
+config llm usage                      < usage/ledger usage/otlp
 auth config                           < auth/keystore
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
@@ -38,7 +38,7 @@ var forbidden = []archtest.Forbidden{
 	{Path: "k8s.io", Only: []string{"kube", "api", "conformance"}, Reason: "a data plane without Kubernetes must build and run without its libraries"},
 	{Path: "sigs.k8s.io", Only: []string{"kube", "api", "conformance"}, Reason: "a data plane without Kubernetes must build and run without its libraries"},
 	{Path: "github.com/envoyproxy", Only: []string{"extproc", "xds", "conformance"}, Reason: "Envoy's protobufs are the wire format of extproc and xds, not a vocabulary"},
-	{Path: "google.golang.org/grpc", Only: []string{"extproc", "xds", "kube", "cmd", "conformance"}, Reason: "gRPC is the transport of extproc and xds"},
+	{Path: "google.golang.org/grpc", Only: []string{"extproc", "xds", "kube", "cmd", "conformance", "usage/otlp"}, Reason: "gRPC is the transport of extproc, xds and OTLP"},
 	{Path: "go.opentelemetry.io/otel/sdk", Only: []string{"usage", "cmd"}, Reason: "others use the API; the process decides on the SDK"},
 	{Path: "github.com/stretchr/testify", Reason: "tests use the standard library and go-cmp"},
 	{Path: "github.com/onsi", Reason: "tests use the standard library and go-cmp"},
