@@ -32,6 +32,20 @@ func (id TraceID) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, i
 // MarshalText is the id in lower-case hexadecimal.
 func (id SpanID) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, id[:]), nil }
 
+// UnmarshalText reads what MarshalText writes.
+func (id *TraceID) UnmarshalText(b []byte) error { return unhex(id[:], b) }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *SpanID) UnmarshalText(b []byte) error { return unhex(id[:], b) }
+
+func unhex(to, from []byte) error {
+	if len(from) != hex.EncodedLen(len(to)) {
+		return hex.ErrLength
+	}
+	_, err := hex.Decode(to, from)
+	return err
+}
+
 func (id TraceID) String() string { return hex.EncodeToString(id[:]) }
 func (id SpanID) String() string  { return hex.EncodeToString(id[:]) }
 
