@@ -562,6 +562,7 @@ func meanings() map[string]string {
 		"Traces.sample":        "Share of the requests that begin a trace: 0 is none, 1 all of them.",
 		"Traces.parent":        "follow: a client's traceparent decides whether its request is traced; ignore: sample does.",
 		"OTLPMetrics.interval": "Between two reports; 0s: none.",
+		"OTLPMetrics.genAI":    "Add metrics under the names of the semantic conventions for generative AI: latest (1.42), old (those of before autumn 2026), both or off. Not at /metrics.",
 
 		"Ledger.store":      "sqlite, postgres or off. Unless set: postgres with a dsn, sqlite with a path, else off.",
 		"Ledger.path":       "File of SQLite.",

@@ -45,7 +45,17 @@ const ParentFollow = "follow"
 // OTLPMetrics says how metrics are sent.
 type OTLPMetrics struct {
 	Interval Duration `yaml:"interval" default:"0s" min:"0s" max:"1h"` // 0s: they are not
+	// GenAI adds metrics under the names of the semantic conventions for generative
+	// AI: the latest ones, those of before autumn 2026, or both.
+	GenAI string `yaml:"genAI" default:"latest" enum:"off|old|latest|both"`
 }
+
+// Values of OTLPMetrics.GenAI.
+const (
+	GenAIOld    = "old"
+	GenAILatest = "latest"
+	GenAIBoth   = "both"
+)
 
 // Off says that there is no collector.
 func (t *Telemetry) Off() bool { return t.OTLP.Endpoint == "" }

@@ -109,6 +109,12 @@ func labels(x *dto.Metric) []*commonpb.KeyValue {
 
 // unitOf is the unit that a name ends in, as UCUM writes it.
 func unitOf(name string) string {
+	if strings.HasPrefix(name, "gen_ai.") {
+		if strings.Contains(name, "token") && !strings.Contains(name, "time_") {
+			return "{token}"
+		}
+		return "s"
+	}
 	name = strings.TrimSuffix(name, "_total")
 	for _, u := range [...]struct{ suffix, unit string }{
 		{"_seconds", "s"}, {"_bytes", "By"}, {"_tokens", "{token}"}, {"_usd", "{USD}"}, {"_ratio", "1"},

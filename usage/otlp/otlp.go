@@ -87,7 +87,8 @@ type Exporter struct {
 	metrics  *Instruments
 	resource *resourcepb.Resource
 	picks    func(string) []Pick
-	gather   prometheus.Gatherer
+	gather   prometheus.Gatherers
+	genAI    *genAI // nil: off
 	client   *client
 
 	mu     sync.RWMutex // held for reading over a send, for writing over close(queue)
@@ -112,7 +113,7 @@ func Open(cfg config.Telemetry, o Options) (*Exporter, error) {
 		return nil, fmt.Errorf("telemetry.otlp: %w", err)
 	}
 	e := &Exporter{
-		cfg: cfg, log: o.Log, metrics: o.Metrics, picks: o.Picks, gather: o.Gather, client: c, resource: resource(cfg.Resource, o.Version),
+		cfg: cfg, log: o.Log, metrics: o.Metrics, picks: o.Picks, client: c, resource: resource(cfg.Resource, o.Version),
 		queue: make(chan *usage.Record, max(cfg.Buffer, 1)), done: make(chan struct{}),
 	}
 	if e.log == nil {
@@ -125,10 +126,16 @@ func Open(cfg config.Telemetry, o Options) (*Exporter, error) {
 		e.picks = func(string) []Pick { return nil }
 	}
 	e.ctx, e.end = context.WithCancel(context.Background())
-	go e.run()
-	if cfg.Metrics.Interval > 0 && o.Gather != nil {
+	if cfg.Metrics.Interval > 0 {
+		if o.Gather != nil {
+			e.gather = append(e.gather, o.Gather)
+		}
+		if e.genAI = newGenAI(cfg.Metrics.GenAI); e.genAI != nil {
+			e.gather = append(e.gather, e.genAI.reg)
+		}
 		e.ticker.Go(e.report)
 	}
+	go e.run()
 	return e, nil
 }
 
@@ -152,7 +159,11 @@ func resource(more map[string]string, version string) *resourcepb.Resource {
 // Emit hands rec over if it is to be sent; it must not change afterwards. It never
 // blocks: what there is no room for is dropped and counted.
 func (e *Exporter) Emit(rec *usage.Record) {
-	if e == nil || !rec.Trace.Sampled && !e.cfg.Records {
+	if e == nil {
+		return
+	}
+	e.genAI.observe(rec)
+	if !rec.Trace.Sampled && !e.cfg.Records {
 		return
 	}
 	e.mu.RLock()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/internal/otlptest"
@@ -159,6 +161,68 @@ func tree(spans []*tracepb.Span, root []byte) string {
 	return b.String()
 }
 
+// TestConventions: the names of the conventions, by version, and what they count.
+func TestConventions(t *testing.T) {
+	latest := []string{
+		"gen_ai.client.inference.duration s", "gen_ai.client.inference.operation.input_tokens {token}", "gen_ai.client.inference.operation.output_tokens {token}",
+		"gen_ai.client.inference.time_to_first_chunk s", "gen_ai.client.inference.usage.cache_read.input_tokens {token}",
+		"gen_ai.client.inference.usage.input_tokens {token}", "gen_ai.client.inference.usage.output_tokens {token}", "gen_ai.client.inference.usage.reasoning.output_tokens {token}",
+	}
+	old := []string{"gen_ai.client.operation.duration s", "gen_ai.client.operation.time_to_first_chunk s", "gen_ai.client.token.usage {token}"}
+	server := []string{"gen_ai.server.request.duration s", "gen_ai.server.time_to_first_token s"}
+	for which, want := range map[string][]string{
+		"off": nil, "old": slices.Concat(old, server), "latest": slices.Concat(latest, server), "both": slices.Concat(latest, old, server),
+	} {
+		c := otlptest.Start(t)
+		cfg := telemetry(c.GRPC, "grpc")
+		cfg.Records, cfg.Metrics = false, config.OTLPMetrics{Interval: config.Duration(10 * time.Millisecond), GenAI: which}
+		e := open(t, cfg, otlp.Options{Gather: prometheus.NewRegistry()})
+		e.Emit(record("one", false))
+		if want == nil {
+			continue
+		}
+		c.Wait(t, "metrics", func() bool { return len(c.Metrics()) > 0 })
+		var got []string
+		for name, m := range c.Metrics() {
+			got = append(got, name+" "+m.Unit)
+		}
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Errorf("%s: metrics are\n%s\nwant\n%s", which, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if which != "latest" {
+			continue
+		}
+		if n := len(c.Metrics()["gen_ai.client.inference.duration"].GetHistogram().DataPoints); n != 2 {
+			t.Errorf("%d series of calls, want one per attempt", n)
+		}
+		if v := c.Metrics()["gen_ai.client.inference.usage.input_tokens"].GetSum().DataPoints[0].GetAsDouble(); v != 8 {
+			t.Errorf("%v tokens of input are counted, want 8", v)
+		}
+	}
+}
+
+// TestManyModels: names that clients choose do not grow the metrics without bound.
+func TestManyModels(t *testing.T) {
+	c := otlptest.Start(t)
+	cfg := telemetry(c.GRPC, "grpc")
+	cfg.Records, cfg.Metrics = false, config.OTLPMetrics{Interval: config.Duration(100 * time.Millisecond), GenAI: "latest"}
+	e := open(t, cfg, otlp.Options{})
+	for i := range 3000 {
+		r := record("x", false)
+		r.Tries = r.Tries[1:]
+		r.Tries[0].Target = fmt.Sprint("openai/m-", i)
+		e.Emit(r)
+	}
+	c.Wait(t, "metrics", func() bool {
+		m := c.Metrics()["gen_ai.server.request.duration"]
+		return m != nil && len(m.GetHistogram().DataPoints) > 1000
+	})
+	if n := len(c.Metrics()["gen_ai.server.request.duration"].GetHistogram().DataPoints); n != 1001 {
+		t.Errorf("%d series, want 1,000 and other", n)
+	}
+}
+
 // TestCollectorAway: what cannot be sent is lost and counted, Emit does not wait,
 // and what comes later is sent.
 func TestCollectorAway(t *testing.T) {
@@ -281,5 +345,35 @@ func BenchmarkEmit(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		e.Emit(rec)
+	}
+}
+
+// BenchmarkConventions is the same with the metrics of the conventions.
+func BenchmarkConventions(b *testing.B) {
+	e, err := otlp.Open(config.Telemetry{
+		OTLP:    config.OTLP{Endpoint: "http://127.0.0.1:1", Protocol: "grpc", Timeout: config.Duration(time.Second)},
+		Metrics: config.OTLPMetrics{Interval: config.Duration(time.Hour), GenAI: config.GenAILatest}, Buffer: 16,
+	}, otlp.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	rec := record("x", false)
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Emit(rec)
+	}
+}
+
+// BenchmarkSpans is what a sampled trace of three attempts' worth costs the
+// sender, network apart.
+func BenchmarkSpans(b *testing.B) {
+	rec := record("x", true)
+	picks := []otlp.Pick{{At: rec.Time, Took: time.Millisecond, Pool: "llama", Candidates: make([]otlp.Candidate, 8)}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := proto.Marshal(&tracepb.ScopeSpans{Spans: otlp.Spans(rec, picks)}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -4,7 +4,6 @@
 package otlp
 
 import (
-	"cmp"
 	"encoding/json"
 	"net"
 	"strconv"
@@ -122,8 +121,8 @@ func (b *builder) child(n int, name string, from, to float64, attrs ...*commonpb
 func (b *builder) attempt(i int, t *usage.Attempt) {
 	rec := b.rec
 	operation := operationOf(rec.Operation)
-	target, model, _ := strings.Cut(t.Target, "/")
-	model = cmp.Or(model, rec.ModelUsed, rec.ModelAsked)
+	target, _, _ := strings.Cut(t.Target, "/")
+	model := modelOf(rec, t)
 	to, last := t.At+t.Seconds, i == len(rec.Tries)-1
 	if last && t.Error == "" {
 		to = rec.Total
