@@ -49,6 +49,7 @@ type Config struct {
 	Records         Records          `yaml:"records"`
 	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost
 	Telemetry       Telemetry        `yaml:"telemetry"`
+	SLOs            []SLO            `yaml:"slos"` // objectives
 	Log             Log              `yaml:"log"`
 }
 

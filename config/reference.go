@@ -548,6 +548,14 @@ func meanings() map[string]string {
 		"Records.path":   "stdout, off, or a file.",
 		"Records.buffer": "Records held in memory; beyond it they are dropped and counted.",
 
+		"Config.slos":   "Objectives of the service ([telemetry.md](telemetry.md)).",
+		"SLO.name":      "Name, in metrics, alerts and the console.",
+		"SLO.models":    "Names, or patterns with one *, of the models that clients ask for; none: every model.",
+		"SLO.tenants":   "Tenants, or patterns with one *, such as acme/*; none: every tenant.",
+		"SLO.objective": "ttft: the first token comes under the time given; tpot: so do further tokens, on average; errors: the request does not fail for a reason on this side (a status of 5xx, or a stream that breaks).",
+		"SLO.under":     "The time of ttft or tpot.",
+		"SLO.target":    "Share of the requests that are to be good.",
+
 		"Telemetry.otlp":       "Where the collector is.",
 		"Telemetry.traces":     "Which requests are traced.",
 		"Telemetry.metrics":    "Metrics over OTLP, the same as at /metrics.",

@@ -51,6 +51,7 @@ func (v *validator) all() {
 	}
 	v.ledger()
 	v.telemetry()
+	v.slos()
 	if v.c.Records.Path == "" {
 		v.fail("records.path", "is empty", `write "off", "stdout" or a file`)
 	}

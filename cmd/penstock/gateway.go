@@ -78,6 +78,7 @@ type instruments struct {
 	recordMetrics   *usage.Instruments
 	ledgerMetrics   *ledger.Instruments
 	otlpMetrics     *otlp.Instruments
+	sloMetrics      *usage.SLOInstruments
 }
 
 // reloads tell of configurations.
@@ -151,7 +152,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		instruments: instruments{
 			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
 			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg), ledgerMetrics: ledger.NewInstruments(reg),
-			otlpMetrics: otlp.NewInstruments(reg),
+			otlpMetrics: otlp.NewInstruments(reg), sloMetrics: usage.NewSLOInstruments(reg),
 		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
@@ -392,6 +393,7 @@ func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error 
 	if err := g.openTelemetry(cfg, undo, commits); err != nil {
 		return err
 	}
+	*commits = append(*commits, func() { g.slos.Store(usage.NewSLOs(cfg.SLOs, g.slos.Load(), g.sloMetrics)) })
 	if otherStore(old, cfg) {
 		if err := g.openQuota(cfg, undo, commits); err != nil {
 			return err

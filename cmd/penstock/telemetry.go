@@ -22,12 +22,14 @@ type sinks struct {
 	recent  recent
 	records atomic.Pointer[usage.Log]     // nil: off
 	otlp    atomic.Pointer[otlp.Exporter] // nil: off
+	slos    atomic.Pointer[usage.SLOs]    // nil: before the first configuration
 }
 
 func (s *sinks) take(r *usage.Record) {
 	s.recent.note(r)
 	s.records.Load().Emit(r)
 	s.otlp.Load().Emit(r)
+	s.slos.Load().Observe(r)
 }
 
 // openTelemetry makes ready what is sent to a collector of cfg, or keeps what is
