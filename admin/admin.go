@@ -172,6 +172,7 @@ func (s *server) health() {
 			ErrorLog:            slog.NewLogLogger(s.Log.Handler(), slog.LevelError),
 			ErrorHandling:       promhttp.ContinueOnError,
 			MaxRequestsInFlight: 8,
+			EnableOpenMetrics:   true, // which carries exemplars
 		})
 		s.get("/metrics", "Prometheus metrics", h.ServeHTTP)
 	}

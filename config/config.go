@@ -48,6 +48,8 @@ type Config struct {
 	Limits          Limits           `yaml:"limits"`
 	Records         Records          `yaml:"records"`
 	Ledger          Ledger           `yaml:"ledger"` // what was used, and what it cost
+	Telemetry       Telemetry        `yaml:"telemetry"`
+	SLOs            []SLO            `yaml:"slos"` // objectives
 	Log             Log              `yaml:"log"`
 }
 
@@ -354,6 +356,13 @@ type Limits struct {
 type Records struct {
 	Path   string `yaml:"path" default:"off" file:"sink"`               // "stdout", "off" or a file; default off
 	Buffer int    `yaml:"buffer" default:"8192" min:"1" max:"10000000"` // records in memory; beyond it they are dropped and counted; default 8192
+	Rotate Rotate `yaml:"rotate"`
+}
+
+// Rotate bounds what a file of records takes of the disk.
+type Rotate struct {
+	Size Size `yaml:"size" default:"0B" min:"0B" max:"1024GiB"` // of a file, from which on the next one begins; 0: it grows
+	Keep int  `yaml:"keep" default:"5" min:"1" max:"1000"`      // files beside the one that is written
 }
 
 // Log is the process log, on standard error.

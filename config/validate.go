@@ -50,6 +50,8 @@ func (v *validator) all() {
 		v.fail("limits.bodiesInFlight", fmt.Sprintf("is less than limits.body (%s)", l.Body), "one body must fit")
 	}
 	v.ledger()
+	v.telemetry()
+	v.slos()
 	if v.c.Records.Path == "" {
 		v.fail("records.path", "is empty", `write "off", "stdout" or a file`)
 	}

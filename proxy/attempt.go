@@ -204,7 +204,9 @@ func (x *exchange) ask(tried []string) *llm.Error {
 			q.Path += "?" + x.r.URL.RawQuery
 		}
 	}
+	began := time.Now()
 	res, err := x.target.backend.Picker.Pick(x.r.Context(), q)
+	x.picked += time.Since(began)
 	switch {
 	case err != nil && x.r.Context().Err() != nil:
 		return clientLeft()

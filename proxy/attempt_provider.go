@@ -60,8 +60,7 @@ func (x *exchange) tryProvider() (*answer, *failure) {
 			continue
 		}
 		x.plan.here++
-		x.record.Attempts++
-		x.began = time.Now()
+		x.starts(c.Name())
 		a, f := x.attemptProvider(c, d)
 		x.tried(f)
 		if f == nil {

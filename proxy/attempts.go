@@ -142,9 +142,22 @@ func (x *exchange) sleep(d time.Duration) bool {
 	}
 }
 
+// starts begins an attempt at server, which is told where it stands in the trace.
+func (x *exchange) starts(server string) {
+	x.record.Attempts++
+	x.began, x.asked = time.Now(), server
+	if t := &x.record.Trace; t.ID != (usage.TraceID{}) {
+		x.r.Header["Traceparent"] = []string{t.Header(t.Child(x.record.Attempts))}
+	}
+}
+
 // tried notes what became of an attempt.
 func (x *exchange) tried(f *failure) {
-	t := usage.Attempt{Target: x.title(x.target), Seconds: time.Since(x.began).Seconds()}
+	t := usage.Attempt{
+		Target: x.title(x.target), Server: x.asked, System: x.target.system, Pick: x.picked.Seconds(),
+		At: x.began.Sub(x.record.Time).Seconds(), Seconds: time.Since(x.began).Seconds(),
+	}
+	x.picked = 0
 	if f != nil {
 		t.Used = x.usedBy(f)
 		t.Error = f.code()
@@ -188,8 +201,7 @@ func (x *exchange) tryPool() (*answer, *failure) {
 				return nil, x.refusedByPool(fail)
 			}
 		}
-		x.record.Attempts++
-		x.began = time.Now()
+		x.starts(m.Address())
 		a, f := x.attempt(m, fresh)
 		if f == nil {
 			m.Report(x.outcomeOf(a.res.StatusCode))

@@ -61,7 +61,7 @@ func (x *exchange) readRaw() *llm.Error {
 	if fail != nil {
 		return fail
 	}
-	x.record.BytesIn = int64(len(raw))
+	x.record.BytesIn, x.record.Read = int64(len(raw)), time.Since(x.record.Time).Seconds()
 	x.body = raw
 	return nil
 }

@@ -29,6 +29,8 @@ type Instruments struct {
 	routes   *prometheus.CounterVec
 	copies   *prometheus.CounterVec
 	refused  *prometheus.CounterVec
+	phases   phases
+	tenants  tenantCounts
 	overload prometheus.Counter
 	full     prometheus.Counter
 	cut      prometheus.Counter
@@ -56,9 +58,9 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_requests_total",
 			Help: "Requests ended, by model, pool, status as sent and class of error."}, []string{"model", "pool", "status", "class"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_request_seconds",
-			Help: "From the request's head to the answer's last byte.", Buckets: longBuckets()}, []string{"model", "pool"}),
+			Help: "From the request's head to the answer's last byte.", Buckets: durationBuckets()}, []string{"model", "pool"}),
 		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_time_to_first_token_seconds",
-			Help: "From the request's head to the first token of a stream, or to a whole answer.", Buckets: longBuckets()}, []string{"model", "pool"}),
+			Help: "From the request's head to the first token of a stream, or to a whole answer.", Buckets: firstTokenBuckets()}, []string{"model", "pool"}),
 		tpot: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "penstock_time_per_output_token_seconds",
 			Help:    "Mean time between the output tokens of one stream.",
 			Buckets: []float64{.005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}}, []string{"model", "pool"}),
@@ -80,6 +82,8 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Copies of requests for mirrors, by what became of them: sent, failed, no_endpoint, too_large, too_many."}, []string{"pool", "result"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_picks_refused_total",
 			Help: "Endpoints that a picker named and that were not members of the pool."}, []string{"pool"}),
+		phases:  newPhases(),
+		tenants: newTenantCounts(),
 		overload: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_overload_refusals_total",
 			Help: "Requests refused because too many bytes of request bodies were held."}),
 		full: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_connections_full_total",
@@ -88,13 +92,19 @@ func NewInstruments(reg prometheus.Registerer) *Instruments {
 			Help: "Exchanges cut because a drain ran out of time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.cost, in.unpriced, in.sources, in.attempts, in.fallen, in.routes, in.copies, in.refused, in.overload, in.full, in.cut)
+		reg.MustRegister(in.requests, in.seconds, in.ttft, in.tpot, in.tokens, in.cost, in.unpriced, in.sources, in.attempts, in.fallen, in.routes, in.copies, in.refused, in.phases, in.tenants.requests, in.tenants.tokens, in.tenants.cost, in.overload, in.full, in.cut)
 	}
 	return in
 }
 
-func longBuckets() []float64 {
-	return []float64{.005, .01, .025, .05, .075, .1, .15, .25, .5, .75, 1, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 640}
+// durationBuckets and firstTokenBuckets are those that the conventions for
+// generative AI advise, and further ones for calls that last longer.
+func durationBuckets() []float64 {
+	return []float64{.01, .02, .04, .08, .16, .32, .64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36}
+}
+
+func firstTokenBuckets() []float64 {
+	return []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60}
 }
 
 // openBy registers the gauge of exchanges under way.
@@ -127,6 +137,7 @@ func (c *targetCounts) make() {
 // observe counts one exchange that has ended.
 func (in *Instruments) observe(x *exchange) {
 	rec := x.record
+	in.tenants.observe(rec)
 	if x.rule != nil {
 		in.routes.WithLabelValues(rec.Route, rec.Pool, strconv.Itoa(rec.Status/100)+"xx").Inc()
 	}
@@ -149,13 +160,14 @@ func (in *Instruments) observe(x *exchange) {
 		}
 		in.requests.WithLabelValues(model, x.target.where(), strconv.Itoa(rec.Status), rec.ErrorClass).Inc()
 	}
-	c.seconds.Observe(rec.Total)
+	observe(c.seconds, rec.Total, &rec.Trace)
 	if rec.TTFT > 0 {
-		c.ttft.Observe(rec.TTFT)
+		observe(c.ttft, rec.TTFT, &rec.Trace)
 	}
 	if rec.TPOT > 0 {
-		c.tpot.Observe(rec.TPOT)
+		observe(c.tpot, rec.TPOT, &rec.Trace)
 	}
+	in.phases.observe(rec)
 	u := &rec.Counts
 	c.input.Add(float64(u.Prompt()))
 	c.cached.Add(float64(u.CacheRead))

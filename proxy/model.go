@@ -221,7 +221,7 @@ func (b *builder) target(name, model string) (*target, error) {
 		reject: pc.Picker.Remote != nil && pc.Picker.Remote.OnInvalidPick == config.InvalidReject,
 	}
 	tg.quirks = llm.Quirks{MaxTokens: true, SystemRole: true} // which every engine knows
-	tg.query = usage.Query{Pool: name}
+	tg.query, tg.system = usage.Query{Pool: name}, engineOf(pc)
 	return tg, nil
 }
 
@@ -237,6 +237,7 @@ func (b *builder) providerTarget(name, model string) (*target, error) {
 		tg.ways = tg.quirks
 	}
 	pc := p.Config()
+	tg.system = systemOf(pc.Dialect, q.Name)
 	tg.query, tg.tiered = queryOf(&pc, q.Name), pc.Dialect == config.ProviderOpenAI || pc.Dialect == config.ProviderAzure
 	accounts := p.Accounts()
 	tg.accounts, tg.limits = len(accounts), credentialLimits(&pc)

@@ -81,6 +81,7 @@ type service struct {
 // target is one pool, or one provider, under one upstream model name.
 type target struct {
 	label    string // in headers and records: pool or provider, and the model
+	system   string // in records: who speaks there
 	pool     string
 	model    string // "" on HTTP routes, and for the name that is asked for
 	star     string // likewise, but that its * is for what the * of the model's name stands for; "": it has none
@@ -266,6 +267,7 @@ func (x *exchange) match(host string) *llm.Error {
 	x.route = list[i]
 	x.path, _ = x.route.matches(host, clean)
 	x.op, x.record.Route = llm.OpOf(x.path), x.route.name
+	x.record.Operation = x.op.String()
 
 	want := http.MethodPost
 	switch {

@@ -79,8 +79,10 @@ type progress struct {
 	midEvent bool // the bytes sent end inside an event
 	// estimated is the member of the answer that the gateway has counted itself.
 	estimated string
-	reader    llm.Reader // of the answer that is sent; nil: none
-	began     time.Time  // the attempt that is under way, or was last
+	reader    llm.Reader    // of the answer that is sent; nil: none
+	began     time.Time     // the attempt that is under way, or was last
+	asked     string        // whom that attempt asks: a member, or an account at a provider
+	picked    time.Duration // that the picker took for it
 }
 
 // serve is one request from its first line to its last byte. What it returns
@@ -148,7 +150,7 @@ func (s *Server) begin(l *listener, w http.ResponseWriter, r *http.Request) *exc
 	x := &exchange{server: s, listener: l, table: s.table.Load(), w: w, r: r, ctl: http.NewResponseController(w)}
 	x.record = &usage.Record{
 		Time: now(), RequestID: requestID(r.Header), Listener: l.name,
-		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path,
+		Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Trace: x.table.traceOf(r.Header),
 	}
 	if r.ProtoMajor < 2 { // over HTTP/2 it would run while there is nothing to write, see waits
 		x.writeBy = x.record.Time.Add(l.limits.WriteIdle.D())

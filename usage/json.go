@@ -5,6 +5,7 @@ package usage
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -34,8 +35,10 @@ func appendRecord(b []byte, r *Record) ([]byte, error) {
 	w.text("client", r.Client)
 	w.text("method", r.Method)
 	w.text("path", r.Path)
+	w.some("operation", r.Operation)
 	w.some("modelAsked", r.ModelAsked)
 	w.some("modelUsed", r.ModelUsed)
+	w.trace(&r.Trace)
 	w.routing(&r.Routing)
 	w.some("pool", r.Pool)
 	w.some("endpointPicked", r.Picked)
@@ -57,6 +60,8 @@ func appendRecord(b []byte, r *Record) ([]byte, error) {
 	w.some("prices", r.Prices)
 	w.some("unpriced", r.Unpriced)
 	w.some("finishReason", r.Finish)
+	w.seconds("readSeconds", r.Read, true)
+	w.seconds("reserveSeconds", r.Reserve, true)
 	w.seconds("ttftSeconds", r.TTFT, true)
 	w.seconds("tpotSeconds", r.TPOT, true)
 	w.seconds("totalSeconds", r.Total, false)
@@ -208,10 +213,42 @@ func (w *line) routing(r *Routing) {
 	w.texts("limitShadow", r.Shadow)
 }
 
+func (w *line) trace(t *Trace) {
+	if *t == (Trace{}) {
+		return
+	}
+	w.key("trace")
+	w.b = append(w.b, '{')
+	w.id("traceId", t.ID[:])
+	w.id("spanId", t.Span[:])
+	w.id("parentSpanId", t.Parent[:])
+	if t.Sampled {
+		w.key("sampled")
+		w.b = append(w.b, "true"...)
+	}
+	w.b = append(w.b, '}')
+}
+
+// id is bytes in hexadecimal, left out if all are zero.
+func (w *line) id(name string, id []byte) {
+	for _, c := range id {
+		if c != 0 {
+			w.key(name)
+			w.b = append(w.b, '"')
+			w.b = append(hex.AppendEncode(w.b, id), '"')
+			return
+		}
+	}
+}
+
 func (w *line) attempt(t *Attempt) {
 	w.b = append(w.b, '{')
 	w.text("target", t.Target)
+	w.some("server", t.Server)
+	w.some("system", t.System)
 	w.some("error", t.Error)
+	w.seconds("atSeconds", t.At, false)
+	w.seconds("pickSeconds", t.Pick, true)
 	w.seconds("seconds", t.Seconds, false)
 	if t.Used != nil {
 		w.key("used")

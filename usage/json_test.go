@@ -31,6 +31,10 @@ func fill(r *rand.Rand, v reflect.Value) {
 		for i := range v.NumField() {
 			fill(r, v.Field(i))
 		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(r, v.Index(i))
+		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(r, v.Elem())

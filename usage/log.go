@@ -73,13 +73,14 @@ func (in *Instruments) drop(reason string, n int) {
 // records are waiting.
 const batchBytes = 64 << 10
 
-// Log writes records to one sink from a goroutine of its own. The size of the
-// file is the operator's affair: rename it and call Reopen. A nil Log drops
-// everything silently: records are off.
+// Log writes records to one sink from a goroutine of its own. It rotates its file
+// if it is told to; else the size is the operator's affair: rename it and call
+// Reopen. A nil Log drops everything silently: records are off.
 type Log struct {
 	path    string
 	log     *slog.Logger
 	metrics *Instruments
+	rotate  config.Rotate
 
 	mu     sync.RWMutex // held for reading over a send, for writing over close(queue)
 	closed bool
@@ -92,6 +93,7 @@ type Log struct {
 	// The writer's own.
 	out     io.Writer
 	file    *os.File // nil: out is not ours to close
+	size    int64    // of file
 	torn    bool     // the sink ends in the middle of a line
 	batch   []byte
 	lastErr string // of the last write, "" when it went well
@@ -109,6 +111,7 @@ func Open(cfg config.Records, o Options) (*Log, error) {
 		path:    cfg.Path,
 		log:     o.Log,
 		metrics: o.Metrics,
+		rotate:  cfg.Rotate,
 		queue:   make(chan *Record, cfg.Buffer),
 		done:    make(chan struct{}),
 	}
@@ -124,7 +127,7 @@ func Open(cfg config.Records, o Options) (*Log, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.file, l.out, l.torn = file, file, torn
+		l.file, l.out, l.torn, l.size = file, file, torn, sizeOf(file)
 	}
 	go l.write()
 	return l, nil
@@ -253,7 +256,7 @@ func (l *Log) flush() {
 		if l.file != nil {
 			l.file.Close()
 		}
-		l.file, l.out, l.torn = f, f, false
+		l.file, l.out, l.torn, l.size = f, f, false, sizeOf(f)
 	}
 	b := l.batch
 	if len(b) == 0 {
@@ -277,6 +280,9 @@ func (l *Log) flush() {
 		l.metrics.drop(dropWrite, bytes.Count(b[n:], []byte{'\n'}))
 	}
 	l.batch = l.batch[:0]
+	if l.size += int64(n); err == nil {
+		err = l.turn()
+	}
 	l.failed(err)
 }
 

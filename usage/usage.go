@@ -25,8 +25,10 @@ type Record struct {
 	Client     string    `json:"client"`         // address
 	Method     string    `json:"method"`
 	Path       string    `json:"path"`
+	Operation  string    `json:"operation,omitempty"` // of the model API; empty on HTTP routes
 	ModelAsked string    `json:"modelAsked,omitempty"`
 	ModelUsed  string    `json:"modelUsed,omitempty"`
+	Trace      Trace     `json:"trace,omitzero"`
 	Routing
 	Pool string `json:"pool,omitempty"`
 	Picking
@@ -82,9 +84,13 @@ type Limiting struct {
 // Attempt is one attempt at a target.
 type Attempt struct {
 	Target  string  `json:"target"`
-	Error   string  `json:"error,omitempty"` // "": it answered
-	Seconds float64 `json:"seconds"`         // until the answer began, or failed
-	Used    *Used   `json:"used,omitempty"`  // nil: nothing
+	Server  string  `json:"server,omitempty"`      // the member of a pool, or the account at a provider
+	System  string  `json:"system,omitempty"`      // who speaks there, as gen_ai.provider.name; a pool's engine
+	Error   string  `json:"error,omitempty"`       // "": it answered
+	At      float64 `json:"atSeconds"`             // when it began, after the request came in
+	Pick    float64 `json:"pickSeconds,omitempty"` // that the picker took before it
+	Seconds float64 `json:"seconds"`               // until the answer began, or failed
+	Used    *Used   `json:"used,omitempty"`        // nil: nothing
 }
 
 // Used is what one attempt used, and what that costs.
@@ -101,9 +107,11 @@ type Skipped struct {
 
 // Timing is how long it took.
 type Timing struct {
-	TTFT  float64 `json:"ttftSeconds,omitempty"`
-	TPOT  float64 `json:"tpotSeconds,omitempty"` // mean time per output token after the first
-	Total float64 `json:"totalSeconds"`
+	Read    float64 `json:"readSeconds,omitempty"`    // until the client's body was there
+	Reserve float64 `json:"reserveSeconds,omitempty"` // that the limits took to be asked
+	TTFT    float64 `json:"ttftSeconds,omitempty"`
+	TPOT    float64 `json:"tpotSeconds,omitempty"` // mean time per output token after the first
+	Total   float64 `json:"totalSeconds"`
 }
 
 // Traffic is the bytes of the bodies.

@@ -28,6 +28,7 @@ import (
 	"github.com/penstock/penstock/quota"
 	"github.com/penstock/penstock/usage"
 	"github.com/penstock/penstock/usage/ledger"
+	"github.com/penstock/penstock/usage/otlp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -50,11 +51,10 @@ type gateway struct {
 	spending
 	reloads reloads
 
-	cfg     atomic.Pointer[config.Config]
-	records atomic.Pointer[usage.Log]
-	recent  recent
-	fault   atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
-	fading  atomic.Bool                 // the end has been announced
+	sinks
+	cfg    atomic.Pointer[config.Config]
+	fault  atomic.Pointer[reloadFault] // of the last reload; nil: it succeeded
+	fading atomic.Bool                 // the end has been announced
 
 	applying  sync.Mutex // one apply at a time
 	mu        sync.Mutex // guards what follows for readers
@@ -77,6 +77,8 @@ type instruments struct {
 	remoteMetrics   *extproc.ClientInstruments
 	recordMetrics   *usage.Instruments
 	ledgerMetrics   *ledger.Instruments
+	otlpMetrics     *otlp.Instruments
+	sloMetrics      *usage.SLOInstruments
 }
 
 // reloads tell of configurations.
@@ -150,6 +152,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		instruments: instruments{
 			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
 			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg), ledgerMetrics: ledger.NewInstruments(reg),
+			otlpMetrics: otlp.NewInstruments(reg), sloMetrics: usage.NewSLOInstruments(reg),
 		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
@@ -169,7 +172,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 	g.proxy = proxy.New(proxy.Options{
 		Stored: g.keyring.registry, Keys: g.keyring.failures, Limits: g.limiter,
 		Log: log, Metrics: proxy.NewInstruments(reg),
-		Records: func(r *usage.Record) { g.recent.note(r); g.records.Load().Emit(r); g.ledger.Load().Append(r) },
+		Records: func(r *usage.Record) { g.sinks.take(r); g.ledger.Load().Append(r) },
 	})
 	return g
 }
@@ -387,6 +390,10 @@ func (g *gateway) buildSinks(cfg *config.Config, commits, undo *[]func()) error 
 			return err
 		}
 	}
+	if err := g.openTelemetry(cfg, undo, commits); err != nil {
+		return err
+	}
+	*commits = append(*commits, func() { g.slos.Store(usage.NewSLOs(cfg.SLOs, g.slos.Load(), g.sloMetrics)) })
 	if otherStore(old, cfg) {
 		if err := g.openQuota(cfg, undo, commits); err != nil {
 			return err
@@ -616,6 +623,7 @@ func (g *gateway) close(ctx context.Context) int {
 	if l := g.records.Swap(nil); l != nil {
 		closeRecords(l)
 	}
+	g.otlp.Swap(nil).Close()
 	if l := g.ledger.Swap(nil); l != nil {
 		closeLedger(g, l)
 	}

@@ -22,6 +22,7 @@ internal                              < llm pool provider proxy extproc quota
 config llm                            < auth quota cache guard usage provider pool
 none                                  < usage/ledger/spool
 config llm usage usage/ledger/spool   < usage/ledger
+config llm usage                      < usage/otlp
 auth config                           < auth/keystore
 config llm pool                       < epp
 config llm pool epp                   < epp/kvevents extproc admin
@@ -39,7 +40,7 @@ var forbidden = []archtest.Forbidden{
 	{Path: "k8s.io", Only: []string{"kube", "api", "conformance"}, Reason: "a data plane without Kubernetes must build and run without its libraries"},
 	{Path: "sigs.k8s.io", Only: []string{"kube", "api", "conformance"}, Reason: "a data plane without Kubernetes must build and run without its libraries"},
 	{Path: "github.com/envoyproxy", Only: []string{"extproc", "xds", "conformance"}, Reason: "Envoy's protobufs are the wire format of extproc and xds, not a vocabulary"},
-	{Path: "google.golang.org/grpc", Only: []string{"extproc", "xds", "kube", "cmd", "conformance"}, Reason: "gRPC is the transport of extproc and xds"},
+	{Path: "google.golang.org/grpc", Only: []string{"extproc", "xds", "kube", "cmd", "conformance", "usage/otlp", "internal/otlptest"}, Reason: "gRPC is the transport of extproc, xds and OTLP"},
 	{Path: "go.opentelemetry.io/otel/sdk", Only: []string{"usage", "cmd"}, Reason: "others use the API; the process decides on the SDK"},
 	{Path: "github.com/stretchr/testify", Reason: "tests use the standard library and go-cmp"},
 	{Path: "github.com/onsi", Reason: "tests use the standard library and go-cmp"},
@@ -78,6 +79,7 @@ var budget = archtest.Budget{
 		"internal/sse":          "a wire format of its own (WHATWG server-sent events), with its fuzz target",
 		"internal/postgrestest": "a real server for the tests of several packages",
 		"internal/redistest":    "a real server for the tests of several packages",
+		"internal/otlptest":     "a collector for the tests of several packages",
 		"internal/golden":       "the one runner of text cases, for tests only",
 	},
 }

@@ -24,6 +24,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected files of golden cases")
 
+// Update says that expected files are to be rewritten, for tests that hold one of
+// their own.
+func Update() bool { return *update }
+
 // Case is one archive.
 type Case struct {
 	Name    string
