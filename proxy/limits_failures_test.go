@@ -481,3 +481,61 @@ tenants: [{name: acme, limits: [{tokens: 100000, per: year}, {requests: 100, per
 		}
 	})
 }
+
+// B10: each kind of limit is asked, in each kind of window, and says what is over.
+func TestB10EveryKindOfLimitRefuses(t *testing.T) {
+	const body = `{"model":"gpt-sim","max_tokens":50,"messages":[{"role":"user","content":"hello"}]}`
+	for _, c := range []struct {
+		limit, code, says string
+		first             int // status of the first request; the second is refused
+	}{
+		{"requests: 1, per: year", "rate_limit_exceeded", "acme: 1 requests per year", 200},
+		{"requests: 1, per: 24h", "rate_limit_exceeded", "acme: 1 requests per 24h", 200},
+		{"requests: 1, per: 24h, window: sliding", "rate_limit_exceeded", "acme: 1 requests per 24h", 200},
+		{"input: 9, per: 24h", "rate_limit_exceeded", "acme: 9 input tokens per 24h", 200},
+		{"output: 51, per: 24h", "rate_limit_exceeded", "acme: 51 output tokens per 24h", 200},
+		{"tokens: 60, per: year", "rate_limit_exceeded", "acme: 60 tokens per year", 200},
+		{"weighted: 400, per: year, weights: {input: 1, output: 7}", "rate_limit_exceeded", "acme: 400 weighted tokens per year", 200},
+		{"usd: 0.00052, per: month", "budget_exceeded", "acme: 0.00052 USD per month", 200},
+		{"tokens: 49, per: 1m", "request_exceeds_limit", "acme: 49 tokens per 1m", 400},
+		{"usd: 0.0001, per: month", "request_exceeds_limit", "acme: 0.0001 USD per month", 400},
+	} {
+		t.Run(c.limit, func(t *testing.T) {
+			g, own := priced(t, "[{"+c.limit+"}]")
+			status, text, _, err := g.ask(context.Background(), body)
+			if err != nil || status != c.first {
+				t.Fatalf("the first: %d %s %v", status, text, err)
+			}
+			for range 20 { // what the first has not used is free again
+				if status != 200 {
+					break
+				}
+				status, text, _, err = g.ask(context.Background(), body)
+			}
+			if err != nil || status == 200 || status != 429 && c.first == 200 || !strings.Contains(text, c.says) || !strings.Contains(text, c.code) {
+				t.Errorf("%d %s %v", status, text, err)
+			}
+			if served := own.Stats().Completed; c.first != 200 && served != 0 {
+				t.Errorf("the provider was asked %d times", served)
+			}
+		})
+	}
+	t.Run("concurrency", func(t *testing.T) {
+		g, own := priced(t, "[{concurrency: 1}]")
+		own.SetFaults(sim.Faults{Hang: true})
+		ctx, leave := context.WithCancel(context.Background())
+		done := make(chan bool)
+		go func() {
+			g.ask(ctx, body)
+			close(done)
+		}()
+		for deadline := time.Now().Add(10 * time.Second); g.use(t)[0].Used == 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		if status, text, _, err := g.ask(context.Background(), body); err != nil || status != 429 || !strings.Contains(text, "acme: 1 requests at a time") {
+			t.Errorf("%d %s %v", status, text, err)
+		}
+		leave()
+		<-done
+	})
+}
