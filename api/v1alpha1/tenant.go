@@ -10,7 +10,7 @@ import (
 
 // Tenant is an organisation, team or project that may ask Gateways of its
 // namespace for models. A Gateway that a Tenant names asks every request to a
-// model for a [Key], even while the Tenant is not valid.
+// [Key], even while the Tenant is not valid.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

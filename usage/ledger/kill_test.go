@@ -42,8 +42,14 @@ func child() {
 			fmt.Fprintln(out, i)
 			out.Flush()
 		}
+		if i == mostRows {
+			select {} // the parent is late; it need not store more than that
+		}
 	}
 }
+
+// mostRows bounds the rows of a child.
+const mostRows = 14_000
 
 // TestKilledProcessLosesNothing kills a process that writes, again and again: all
 // that it knew to be settled is in the ledger once, and so is nothing that it did
