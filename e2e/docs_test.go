@@ -297,18 +297,27 @@ func TestGeneratedPages(t *testing.T) {
 // TestModelsPage holds the page of Model and GatewayPolicy to their types: every
 // field is named, and no other in its tables.
 func TestModelsPage(t *testing.T) {
-	const page = "../docs/models-in-kubernetes.md"
+	fieldsPage(t, "../docs/models-in-kubernetes.md", nil, v1alpha1.ModelSpec{}, v1alpha1.GatewayPolicySpec{})
+	fieldsPage(t, "../docs/tenants-in-kubernetes.md", []string{"timeouts.", "credentials[].limits[]."}, v1alpha1.ProviderSpec{}, v1alpha1.TenantSpec{}, v1alpha1.KeySpec{})
+}
+
+// fieldsPage holds the tables of a page to the fields of types. elsewhere are
+// prefixes of those that are told in another place.
+func fieldsPage(t *testing.T, page string, elsewhere []string, types ...any) {
 	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.\\[\\]]+)` \\|").FindAllStringSubmatch(string(raw), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z0-9.\\[\\]]+)` \\|").FindAllStringSubmatch(string(raw), -1) {
 		named[m[1]] = true
 	}
 	want := map[string]bool{}
-	for _, o := range []any{v1alpha1.ModelSpec{}, v1alpha1.GatewayPolicySpec{}} {
+	for _, o := range types {
 		for _, name := range fields(reflect.TypeOf(o), "") {
+			if slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+				continue
+			}
 			if want[name] = true; !named[name] {
 				t.Errorf("%s: no row of a table is about %s", page, name)
 			}
@@ -327,6 +336,10 @@ func fields(t reflect.Type, path string) (out []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			out = append(out, fields(f.Type, path)...)
+			continue
+		}
 		name = path + name
 		at := f.Type
 		if at.Kind() == reflect.Slice {
