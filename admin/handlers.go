@@ -55,7 +55,11 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
-func (s *server) index(w http.ResponseWriter, _ *http.Request) {
+func (s *server) index(w http.ResponseWriter, r *http.Request) {
+	if s.Console != nil && wantsPage(r) {
+		http.Redirect(w, r, consolePath, http.StatusSeeOther)
+		return
+	}
 	var b strings.Builder
 	b.WriteString("penstock admin\n\n")
 	for _, p := range s.paths {
@@ -229,6 +233,9 @@ func (s *server) knownPool(w http.ResponseWriter, name string) bool {
 func (s *server) pick(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	d := Decision{Explanation: s.Find(id)}
+	if d.Explanation != nil {
+		d.Change = d.Explanation.Change()
+	}
 	if s.Route != nil {
 		d.Route = s.Route(id)
 	}
