@@ -20,7 +20,7 @@ import (
 // console has something to tell.
 
 const (
-	demoRate  = 4
+	demoRate  = 6
 	demoBatch = 200 // requests of one load, whose results are kept meanwhile
 
 	demoModels = "models:\n  - name: demo\n    targets: [{pool: demo, model: " + demoModel + "}]\n"

@@ -7,26 +7,27 @@ import { ask } from "../live.js";
 
 const shown = 300; // seconds
 
-// mean is that of a field over the five seconds up to each point.
-function smooth(points, field) {
+// smooth is the mean of a field over the n seconds up to each point; null, of a
+// field that is 0 when there is none, when there was none in all of them.
+function smooth(points, field, n, sparse) {
   return points.map((_, i) => {
-    const part = points.slice(Math.max(0, i - 4), i + 1);
-    return part.reduce((sum, p) => sum + p[field], 0) / part.length;
+    const part = points.slice(Math.max(0, i - n + 1), i + 1).filter((p) => !sparse || p[field] > 0);
+    return part.length ? part.reduce((sum, p) => sum + p[field], 0) / part.length : null;
   });
 }
 
 export default function (ctx) {
   let points = [], data = null, refused = null;
   const rate = (name, color, field) => ({ name, color, value: (p) => p.mean[field] });
-  const wait = (name, color, field) => ({ name, color, value: (p) => p[field] || null });
   const charts = [
     new Chart("Requests per second", [rate("all", "c1", "requests"), rate("refused", "c3", "refused"), rate("failed", "c4", "failed")], (v) => short(v)),
-    new Chart("Time to first token", [wait("median", "c1", "ttft50"), wait("90 %", "c2", "ttft90")], secs),
+    new Chart("Time to first token", [rate("median", "c1", "ttft50"), rate("90 %", "c2", "ttft90")], secs),
     new Chart("Tokens per second", [rate("prompt", "c2", "input"), rate("output", "c1", "output")], (v) => short(Math.round(v))),
     new Chart("Cost per minute", [{ name: "all", color: "c5", value: (p) => p.mean.cost * 60 }], usd),
   ];
   const plot = () => {
-    const means = Object.fromEntries(["requests", "refused", "failed", "input", "output", "cost"].map((f) => [f, smooth(points, f)]));
+    const means = Object.fromEntries(["requests", "refused", "failed", "input", "output", "cost"].map((f) => [f, smooth(points, f, 5)]));
+    for (const f of ["ttft50", "ttft90"]) means[f] = smooth(points, f, 10, true);
     const list = points.map((p, i) => ({ ...p, mean: Object.fromEntries(Object.entries(means).map(([f, v]) => [f, v[i]])) })).slice(-shown);
     for (const c of charts) c.set(list);
   };

@@ -73,7 +73,8 @@ export default function (ctx) {
   };
 }
 
-const amount = (l, x) => (l.unit === "usd" || l.unit === "USD" ? usd(x) : short(x));
+const amount = (l, x) => (l.unit === "usd" ? usd(x) : Math.abs(x) < 1e5 ? num(x) : short(x));
+const nearly = 0.95; // what is left may be less than the next request needs
 
 function limitPanel(page, find, look) {
   if (!page) return h("p", { class: "muted" }, "Loading…");
@@ -81,8 +82,8 @@ function limitPanel(page, find, look) {
   const share = (l) => (l.amount ? l.used / l.amount : 1);
   const all = [...page.limits ?? []].sort((a, b) => share(b) - share(a) || a.node.localeCompare(b.node));
   const list = all.filter((l) => l.node.toLowerCase().includes(find.toLowerCase()));
-  const full = all.filter((l) => l.left <= 0 && !l.shadow);
-  return panel("Limits", h("span", { class: "verdict " + (full.length ? "bad" : "good"), id: "limits-verdict" }, all.length === 0 ? "There are none." : full.length ? "Used up: " + full.map((l) => l.node).filter((n, i, a) => a.indexOf(n) === i).join(", ") : "None is used up."),
+  const full = all.filter((l) => share(l) >= nearly && !l.shadow);
+  return panel("Limits", h("span", { class: "verdict " + (full.length ? "bad" : "good"), id: "limits-verdict" }, all.length === 0 ? "There are none." : full.length ? "Used up, or nearly: " + full.map((l) => l.node + " (" + l.limit + ")").join(", ") : "None is used up."),
     h("div", { class: "toolbar" }, h("input", { type: "search", placeholder: "tenant or key", "aria-label": "Show limits of nodes whose name has", oninput: (e) => look(e.target.value) })),
     table("Limits", [
       { name: "Of", cell: (l) => h("b", null, l.node) },
@@ -117,7 +118,7 @@ function keyTable(keys, act) {
   return table("Keys", [
     { name: "Tenant", cell: (k) => k.tenant }, { name: "Name", cell: (k) => h("b", null, k.name) },
     { name: "State", cell: (k) => state(k.state) },
-    { name: "Secret", cell: (k) => k.secrets?.length ? mono(k.secrets.map((s) => s.shown).filter(Boolean).map((s) => s + "…").join(", ")) : muted("–") },
+    { name: "Secret", cell: (k) => k.secrets?.length ? mono(k.secrets.map((s) => s.shown).filter(Boolean).join(", ")) : muted("–") },
     { name: "Last used", cell: (k) => (k.lastUsed ? when(k.lastUsed) : muted("–")) },
     { name: "Expires", cell: (k) => (k.spec?.expires ? k.spec.expires : muted("never")) },
     { name: "Origin", cell: (k) => muted(k.origin) },
