@@ -230,6 +230,10 @@ func (s *server) handler() http.Handler {
 				"ask for "+s.Address+" or localhost")
 			return
 		}
+		if s.Console != nil && r.URL.Path == "/" && !unsafe(r.Method) && wantsPage(r) { // before anybody is asked who he is: the console does
+			http.Redirect(w, r, consolePath, http.StatusSeeOther)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }

@@ -55,11 +55,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
-func (s *server) index(w http.ResponseWriter, r *http.Request) {
-	if s.Console != nil && wantsPage(r) {
-		http.Redirect(w, r, consolePath, http.StatusSeeOther)
-		return
-	}
+func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	b.WriteString("penstock admin\n\n")
 	for _, p := range s.paths {

@@ -45,8 +45,14 @@ export default function (ctx) {
     if (mine.id) record(mine, 8);
   };
   // record asks for what the gateway wrote down, which it does right after the end.
-  const record = (mine, tries) => ask("/console/requests/" + encodeURIComponent(mine.id)).then((r) => { mine.record = r; ctx.redraw(); },
-    () => { if (tries > 1) setTimeout(() => record(mine, tries - 1), 250); });
+  const record = async (mine, tries) => {
+    try {
+      const id = encodeURIComponent(mine.id);
+      if ((await ask("/console/requests?n=1&id=" + id)).found) mine.record = await ask("/console/requests/" + id);
+      else if (tries > 1) setTimeout(() => record(mine, tries - 1), 250);
+      ctx.redraw();
+    } catch (e) { ctx.tell(e.message); }
+  };
 
   return {
     topics: [], on() {},

@@ -53,8 +53,11 @@ function list(ctx, query) {
 
 function one(ctx, id) {
   let record = null, pick = null, refused = null;
-  ask("/console/requests/" + encodeURIComponent(id)).then((v) => { record = v; ctx.redraw(); }, (e) => { refused = e; ctx.redraw(); });
-  ask("/picks/" + encodeURIComponent(id)).then((v) => { pick = v; ctx.redraw(); }, () => { /* it has none */ });
+  ask("/console/requests/" + encodeURIComponent(id)).then((v) => {
+    record = v;
+    if (v.tries?.length || v.skipped?.length) ask("/picks/" + encodeURIComponent(id)).then((p) => { pick = p; ctx.redraw(); }, () => { /* it is not kept any more */ });
+    ctx.redraw();
+  }, (e) => { refused = e; ctx.redraw(); });
   return {
     title: "Request", topics: [], on() {},
     render() {
