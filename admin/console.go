@@ -34,6 +34,8 @@ type Console struct {
 	Reloads func() []ReloadStatus
 	// Stream is the newest picks with how many there were.
 	Stream func() PickStream
+	// HasLedger says that Options.Usage has something to go by.
+	HasLedger func() bool
 	// Search finds records of the newest requests; Record is one as it is written,
 	// nil when it is not kept.
 	Search func(q RequestQuery) RequestList
@@ -280,7 +282,7 @@ func (s *server) liveTopics() map[string]func(ctx context.Context) any {
 			if err != nil {
 				return map[string]any{"error": err.Error()}
 			}
-			return page
+			return map[string]any{"limits": page.Limits, "next": page.Next, "ledger": c.HasLedger()}
 		},
 		"requests": func(context.Context) any { return c.Search(RequestQuery{N: defaultPicks}) },
 	}

@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -180,7 +182,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 			err = out.Flush()
 		}
 		if err != nil {
-			if r.Context().Err() == nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) { // else it has gone by itself
 				s.live.metrics.dropped("slow")
 			}
 			return

@@ -30,10 +30,10 @@ func (g *gateway) console() *admin.Console {
 		Now:     g.trafficNow,
 		Traffic: func() []admin.TrafficPoint { return g.traffic.points(time.Now(), trafficSeconds) },
 		Reloads: g.reloads.log.newest,
-		Stream:  s.next,
-		Search:  g.search,
-		Record:  g.recordOf,
-		Play:    g.play,
+		Stream:  s.next, HasLedger: func() bool { return g.ledger.Load() != nil },
+		Search: g.search,
+		Record: g.recordOf,
+		Play:   g.play,
 	}
 }
 

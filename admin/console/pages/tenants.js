@@ -17,6 +17,7 @@ export default function (ctx) {
     ctx.redraw();
   };
   const loadSpend = async () => {
+    if (!limits?.ledger) return;
     try {
       spend = await ask("/usage?top=50&order=cost&by=" + by + "&since=" + since);
       delete faults.spend;
@@ -24,7 +25,6 @@ export default function (ctx) {
     ctx.redraw();
   };
   loadKeys();
-  loadSpend();
   const timer = setInterval(loadSpend, 10000);
 
   const act = async (key, action, question) => {
@@ -51,14 +51,18 @@ export default function (ctx) {
   return {
     title: "Tenants",
     topics: ["tenants"],
-    on(_, value) { limits = value; },
+    on(_, value) {
+      const before = limits?.ledger;
+      limits = value;
+      if (value.ledger && !before) loadSpend();
+    },
     close: () => clearInterval(timer),
     render: () => h("div", { class: "stack" },
       limitPanel(limits, find, (v) => { find = v; ctx.redraw(); }),
       panel("Spend", h("span", { class: "row" },
         h("label", null, "by ", h("select", { id: "spend-by", onchange: (e) => { by = e.target.value; loadSpend(); } }, ["tenant", "key", "model", "user", "account"].map((n) => h("option", { value: n }, n)))),
         h("label", null, "since ", h("select", { onchange: (e) => { since = e.target.value; loadSpend(); } }, [["24h", "24 hours"], ["1h", "1 hour"], ["7d", "7 days"], ["30d", "30 days"]].map(([v, n]) => h("option", { value: v }, n))))),
-      faults.spend ? h("p", { class: "muted" }, faults.spend) : spendTable(spend, by)),
+      limits && !limits.ledger && !limits.error ? h("p", { class: "muted" }, "This gateway keeps no ledger. ledger: {path: ledger.db} in its configuration gives it one.") : faults.spend ? h("p", { class: "muted" }, faults.spend) : spendTable(spend, by)),
       panel("Keys", muted("what a file owns is changed there"),
         made && h("div", { class: "secret", role: "status", key: "secret" }, h("p", null, "The secret of ", h("b", null, made.tenant + ":" + made.name), ". It is shown once, here:"),
           h("code", { id: "secret", tabindex: "0" }, made.secret),
