@@ -66,6 +66,11 @@ test-go: race-prerequisites envoy redis postgres ## run the Go tests with the ra
 test-sdk: build ## run the OpenAI clients for Python, Node and Go against a gateway
 	e2e/sdk/run.sh
 
+# Needs chromium; without it the test is left out aloud, and in CI fails.
+.PHONY: test-console
+test-console: build ## walk the web console in a real browser against the demo (screenshots in .cache/console/shots)
+	e2e/console/run.sh
+
 # Takes two minutes. What cannot work is named, with the reason, in matrix.py.
 .PHONY: sdk-matrix
 sdk-matrix: build ## run real clients against every kind of backend, and print what works (ARGS=names of clients, backends, scenarios)

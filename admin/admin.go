@@ -3,15 +3,18 @@
 
 // Package admin serves what an operator asks of a running gateway: health and
 // readiness, metrics, the configuration in force, pools and members, recent
-// picks and their explanation, profiles of the process.
+// picks and their explanation, profiles of the process, and the web console.
 //
 // It owns nothing: what it shows and what it edits (tenants and keys, by the REST
 // API of routes.go) come through the functions of [Options], so it leaves state
 // to those who have it and the listening to cmd. Start reading at [Handler]; the
 // JSON documents are the types of status.go, those of the API are of package auth.
 //
-// Always true: outside of /api every request but POST /explain is a read; no
-// answer holds a secret but the one to whoever makes it; every edit has an actor
+// The console (console.go, its files in console/) is one more reader of the same,
+// with sessions for browsers (session.go) and a stream of what changes (live.go).
+//
+// Always true: outside of /api and the console's session and playground every
+// request but POST /explain is a read; no answer holds a secret but the one to whoever makes it; every edit has an actor
 // and a line in the audit trail; a page of another origin can neither read nor
 // reach a loopback listener through a name of its own.
 package admin
@@ -26,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/penstock/penstock/auth"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/llm"
@@ -71,6 +75,9 @@ type Options struct {
 	Prices, Usage           Asked
 	PricesQuery, UsageQuery []string
 	Ledger
+	// Console is for the web console; nil: there is none. It needs Ready, Pools,
+	// Models, Targets, Limits, Find and Route too.
+	Console *Console
 }
 
 // Asked answers a question with the parameters of a query.
@@ -118,6 +125,9 @@ func Handler(o Options) http.Handler {
 		s.handleAs(Operator, http.MethodPost, "/explain", "dry run of the request body sent; ?path=/v1/chat/completions&model=NAME&pool=NAME&as=TENANT/KEY", s.explain)
 	}
 	s.ledger()
+	if o.Console != nil {
+		s.console()
+	}
 	if o.Tenancy != nil {
 		s.api()
 	}
@@ -145,6 +155,10 @@ type server struct {
 	mux   *http.ServeMux
 	paths []path
 	hint  string // where there is nothing
+
+	guard    *auth.Guard // slows wrong tokens
+	sessions *sessions
+	live     *hub // nil: there is no console
 }
 
 // path is one line of the index.
@@ -154,7 +168,7 @@ func newServer(o Options) *server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, mux: http.NewServeMux(), hint: "GET / lists the paths"}
+	s := &server{Options: o, mux: http.NewServeMux(), hint: "GET / lists the paths", guard: auth.NewGuard(wrongTokens, o.Log, nil), sessions: newSessions()}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, "no such path: "+r.URL.Path, s.hint)
 	})
@@ -215,6 +229,10 @@ func (s *server) handler() http.Handler {
 		if checked && !hostAllowed(r.Host, loopback) {
 			writeError(w, http.StatusForbidden, "the Host header names "+quote(r.Host)+", which is not this listener",
 				"ask for "+s.Address+" or localhost")
+			return
+		}
+		if s.Console != nil && r.URL.Path == "/" && !unsafe(r.Method) && wantsPage(r) { // before anybody is asked who he is: the console does
+			http.Redirect(w, r, consolePath, http.StatusSeeOther)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -229,6 +229,9 @@ func (s *server) knownPool(w http.ResponseWriter, name string) bool {
 func (s *server) pick(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	d := Decision{Explanation: s.Find(id)}
+	if d.Explanation != nil {
+		d.Change = d.Explanation.Change()
+	}
 	if s.Route != nil {
 		d.Route = s.Route(id)
 	}

@@ -237,7 +237,8 @@ func memberStatus(poolName string, m *pool.MemberStatus) MemberStatus {
 // model, and the pick in a pool if there was one.
 type Decision struct {
 	*epp.Explanation
-	Route *RouteStatus `json:"route,omitempty"`
+	Route  *RouteStatus `json:"route,omitempty"`
+	Change *epp.Change  `json:"change,omitempty"` // what would have led the pick elsewhere
 }
 
 // RouteStatus is how a request went through the targets of its model.

@@ -138,6 +138,25 @@ func (k *goodKeys) put(pair uint64) {
 	}
 }
 
+// Try checks a secret that is no key, such as an operator's token, at the same
+// pace: from a source that is over the number, right is asked after the wait, and
+// not at all when too many wait already. late says that the answer is 429.
+func (g *Guard) Try(ctx context.Context, from netip.Addr, right func() bool) (ok, late bool) {
+	if late = g.over(from, time.Now().Unix()); late && !g.wait(ctx, from) {
+		return false, true
+	}
+	if right() {
+		return true, false
+	}
+	if !g.count(from, unknown, time.Now().Unix()) {
+		return false, false
+	}
+	if !late {
+		g.wait(ctx, from)
+	}
+	return false, true
+}
+
 // throttled is the answer to one failure too many.
 func throttled() *llm.Error {
 	return &llm.Error{

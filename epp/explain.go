@@ -297,6 +297,9 @@ func fellText(columns []Column, fell uint32) string {
 	return strings.Join(names, ", ") + ": no metric, own requests in flight used"
 }
 
+// Picked is how many picks there were.
+func (s *Scheduler) Picked() uint64 { return s.ring.next.Load() }
+
 // Recent returns the newest explanations first, at most n.
 func (s *Scheduler) Recent(n int) []*Explanation {
 	var out []*Explanation

@@ -302,6 +302,9 @@ func (c *Client) ask(ctx context.Context, r *epp.Request, t *trace) (*exchange, 
 	}
 }
 
+// Picked is how many picks there were.
+func (c *Client) Picked() uint64 { return c.traces.count() }
+
 // Recent returns what became of the newest picks, newest first, at most n.
 func (c *Client) Recent(n int) []*epp.Explanation { return c.traces.recent(n) }
 

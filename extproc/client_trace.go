@@ -42,6 +42,12 @@ func (s *traces) begin(r *epp.Request, pool, picker string) *trace {
 	return t
 }
 
+func (s *traces) count() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return uint64(s.next)
+}
+
 func (s *traces) newest(yield func(*trace) bool) {
 	s.mu.Lock()
 	list := make([]*trace, 0, len(s.ring))

@@ -49,7 +49,9 @@ type demo struct {
 	progress io.Writer
 	gateway  *gateway
 	servers  []*sim.Server
-	proxy    string // addresses
+	members  []string // their addresses, quoted
+	rate     float64  // of the requests that go on afterwards
+	proxy    string   // addresses
 	admin    string
 	dir      string // of the ledger and the store of keys, removed at the end
 }
@@ -64,7 +66,8 @@ func newDemoCommand() *cobra.Command {
 Starts four simulated servers, the gateway on 127.0.0.1:8080 and its admin
 interface on 127.0.0.1:9901 (or the next free ports), and drives the same
 conversations with shared prompts twice: picked round-robin, then picked by the
-default profile. Prints what each came to, then stays up to be tried.
+default profile. Prints what each came to, then stays up to be tried, with a
+little traffic of two tenants to be watched in the console.
 
 With --once it ends after the table: exit 1 if a request failed or if the
 default profile saved no prefill tokens against round-robin. Tokens decide;
@@ -78,6 +81,7 @@ times are shown and judge nothing.`,
 		},
 	}
 	cmd.Flags().BoolVar(&d.once, "once", false, "end after the table")
+	cmd.Flags().Float64Var(&d.rate, "rate", demoRate, "requests per second that go on afterwards; 0: none")
 	cmd.Flags().IntVar(&d.requests, "requests", demoRequests, "requests per picker")
 	return quiet(cmd)
 }
@@ -127,9 +131,27 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.tryIt(ctx); err != nil || d.once {
 		return err
 	}
-	<-ctx.Done()
+	if err := d.goOn(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintln(d.progress, "\nending")
 	return nil
+}
+
+// configuration is that of the gateway with one profile; more is further keys.
+func (d *demo) configuration(profile, more string) string {
+	return fmt.Sprintf(`
+listeners: [{name: demo, address: %q, anonymous: true, debugHeaders: true}]
+admin: {address: %q}
+ledger: {path: %q, interval: 100ms}
+keys: {store: sqlite, path: %q, pepper: of the demo alone}
+pools:
+  - name: demo
+    members: {static: [%s]}
+    engine: vllm
+    picker: {profile: %s}
+%s
+`, d.proxy, d.admin, filepath.Join(d.dir, "ledger.db"), filepath.Join(d.dir, "keys.db"), strings.Join(d.members, ", "), profile, more)
 }
 
 // race starts fresh servers and drives the conversations through the gateway
@@ -149,22 +171,8 @@ func (d *demo) race(ctx context.Context, profile string) (*demoResult, error) {
 		}
 		members = append(members, strconv.Quote(addr))
 	}
-	text := fmt.Sprintf(`
-listeners: [{name: demo, address: %q, anonymous: true, debugHeaders: true}]
-admin: {address: %q}
-ledger: {path: %q, interval: 100ms}
-pools:
-  - name: demo
-    members: {static: [%s]}
-    engine: vllm
-    picker: {profile: %s}
-models:
-  - name: demo
-    targets: [{pool: demo, model: %s}]
-tenants: [{name: demo}]
-keys: {store: sqlite, path: %q, pepper: of the demo alone}
-`, d.proxy, d.admin, filepath.Join(d.dir, "ledger.db"), strings.Join(members, ", "), profile, demoModel, filepath.Join(d.dir, "keys.db"))
-	cfg, err := config.Parse("demo.yaml", []byte(text))
+	d.members = members
+	cfg, err := config.Parse("demo.yaml", []byte(d.configuration(profile, demoModels+"tenants: [{name: demo}]")))
 	if err == nil {
 		err = d.gateway.reload(cfg, nil)
 	}
@@ -277,7 +285,8 @@ func (d *demo) tryIt(ctx context.Context) error {
 		flag = " --admin " + d.admin
 	}
 	fmt.Fprintf(d.out, `
-The gateway listens on http://%[1]s, the admin interface on http://%[2]s. Try in another terminal:
+The gateway listens on http://%[1]s. Its console is at http://%[2]s/console/ for a browser.
+Try in another terminal:
 
   curl -N http://%[1]s/v1/chat/completions -H 'Content-Type: application/json' -H 'X-Request-Id: mine' \
     -d '{"model": "demo", "stream": true, "max_tokens": 40, "messages": [{"role": "user", "content": "Hello"}]}'

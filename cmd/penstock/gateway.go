@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/penstock/penstock/admin"
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
 	"github.com/penstock/penstock/extproc"
@@ -79,6 +80,7 @@ type instruments struct {
 	ledgerMetrics   *ledger.Instruments
 	otlpMetrics     *otlp.Instruments
 	sloMetrics      *usage.SLOInstruments
+	consoleMetrics  *admin.ConsoleInstruments
 }
 
 // reloads tell of configurations.
@@ -87,6 +89,7 @@ type reloads struct {
 	ok, time prometheus.Gauge
 	count    atomic.Int64 // those that were applied
 	newest   atomic.Int64 // when the one in force was, Unix nanoseconds
+	log      reloadLog
 }
 
 // pooled is a pool with its picker: a scheduler in this process or a client of
@@ -112,6 +115,7 @@ func (p *pooled) picker() epp.Picker {
 
 // explainer tells of past picks.
 type explainer interface {
+	Picked() uint64
 	Recent(n int) []*epp.Explanation
 	Find(requestID string) *epp.Explanation
 }
@@ -152,7 +156,7 @@ func newGateway(log *slog.Logger, file string) *gateway {
 		instruments: instruments{
 			poolMetrics: pool.NewInstruments(reg), providerMetrics: provider.NewInstruments(reg), pickMetrics: epp.NewInstruments(reg),
 			remoteMetrics: extproc.NewClientInstruments(reg), recordMetrics: usage.NewInstruments(reg), ledgerMetrics: ledger.NewInstruments(reg),
-			otlpMetrics: otlp.NewInstruments(reg), sloMetrics: usage.NewSLOInstruments(reg),
+			otlpMetrics: otlp.NewInstruments(reg), sloMetrics: usage.NewSLOInstruments(reg), consoleMetrics: admin.NewConsoleInstruments(reg),
 		},
 		file: file, started: time.Now(),
 		reloads: reloads{total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "penstock_config_reloads_total",
@@ -195,6 +199,7 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	}
 	if err != nil {
 		g.fault.Store(&reloadFault{At: time.Now(), Err: err.Error()})
+		g.reloads.log.note(admin.ReloadStatus{At: start, Error: err.Error(), Took: time.Since(start).Seconds()})
 		g.reloads.total.WithLabelValues("failed").Inc()
 		g.reloads.ok.Set(0)
 		return err
@@ -208,8 +213,12 @@ func (g *gateway) reload(cfg *config.Config, err error) error {
 	for _, note := range hostnames(cfg) {
 		g.log.Warn("a member is not named by its address", "path", note.Path, "what", note.What, "hint", note.Hint)
 	}
+	changes := []string(nil)
 	if old != nil {
-		changes := config.Diff(old, cfg)
+		changes = config.Diff(old, cfg)
+	}
+	g.reloads.log.note(admin.ReloadStatus{At: start, First: old == nil, Took: time.Since(start).Seconds(), Changes: changes})
+	if old != nil {
 		g.log.Info("configuration applied", "changes", len(changes), "took", time.Since(start).Round(time.Millisecond).String())
 		for _, line := range changes {
 			g.log.Info("configuration changed", "what", line)

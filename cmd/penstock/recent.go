@@ -17,7 +17,7 @@ const (
 )
 
 // recent keeps the records of the newest requests that came as far as a choice
-// of targets, for penstock explain: at most a few megabytes.
+// of targets, for penstock explain and the console: at most a few megabytes.
 type recent struct {
 	mu   sync.Mutex
 	ring [recentRequests]*usage.Record
@@ -26,18 +26,47 @@ type recent struct {
 
 // note keeps r, which nobody changes any more.
 func (n *recent) note(r *usage.Record) {
-	if len(r.Tries) == 0 && len(r.Skipped) == 0 || len(r.ModelAsked)+len(r.Path) > recentText {
+	if !chose(r) || len(r.ModelAsked)+len(r.Path) > recentText {
 		return
 	}
-	if len(r.Error) > recentText {
-		short := *r
-		short.Error = strings.Clone(strings.ToValidUTF8(r.Error[:recentText], ""))
-		r = &short
+	n.put(clipped(r))
+}
+
+// chose says that r came as far as a choice of targets.
+func chose(r *usage.Record) bool { return len(r.Tries) > 0 || len(r.Skipped) > 0 }
+
+// clipped is r with no text longer than recentText of those that have no bound.
+func clipped(r *usage.Record) *usage.Record {
+	if max(len(r.Error), len(r.ModelAsked), len(r.Path), len(r.Task), len(r.User)) <= recentText {
+		return r
 	}
+	short := *r
+	for _, s := range []*string{&short.Error, &short.ModelAsked, &short.Path, &short.Task, &short.User} {
+		if len(*s) > recentText {
+			*s = strings.Clone(strings.ToValidUTF8((*s)[:recentText], ""))
+		}
+	}
+	return &short
+}
+
+func (n *recent) put(r *usage.Record) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ring[n.next] = r
 	n.next = (n.next + 1) % recentRequests
+}
+
+// newest are all that are kept, newest first.
+func (n *recent) newest() []*usage.Record {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]*usage.Record, 0, recentRequests)
+	for i := range recentRequests {
+		if r := n.ring[(n.next+recentRequests-1-i)%recentRequests]; r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // find is the newest of that id, or nil.

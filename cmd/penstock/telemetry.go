@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/epp"
@@ -20,13 +21,20 @@ import (
 // sinks are where the record of each request goes, beside the ledger.
 type sinks struct {
 	recent  recent
+	refused recent // those that were refused before a target was chosen, so that a flood of them leaves the others
+	traffic traffic
 	records atomic.Pointer[usage.Log]     // nil: off
 	otlp    atomic.Pointer[otlp.Exporter] // nil: off
 	slos    atomic.Pointer[usage.SLOs]    // nil: before the first configuration
 }
 
 func (s *sinks) take(r *usage.Record) {
-	s.recent.note(r)
+	if chose(r) {
+		s.recent.note(r)
+	} else {
+		s.refused.put(clipped(r))
+	}
+	s.traffic.note(r, time.Now())
 	s.records.Load().Emit(r)
 	s.otlp.Load().Emit(r)
 	s.slos.Load().Observe(r)

@@ -47,6 +47,7 @@ func (g *gateway) adminOptions(address string) admin.Options {
 		Users:   func() []config.AdminUser { return g.inForce().Admin.Users },
 		Tenancy: g.tenancy,
 		Prices:  g.listPrices, PricesQuery: []string{"model", "provider"},
+		Console: g.console(),
 	}
 }
 
