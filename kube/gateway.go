@@ -241,9 +241,9 @@ func (s *scope) configListeners() []config.Listener {
 	var out []config.Listener
 	for _, port := range s.infra.Ports {
 		c := config.Listener{
-			Name:      byPort[port][0].configName(),
-			Address:   net.JoinHostPort(s.observed.Bind, strconv.Itoa(int(port))),
-			Anonymous: !s.keyed, // there are no keys in the Gateway API
+			Name:        byPort[port][0].configName(),
+			Address:     net.JoinHostPort(s.observed.Bind, strconv.Itoa(int(port))),
+			Anonymous:   !s.keyed, // there are no keys in the Gateway API
 			AllowRemote: !s.keyed && s.providersPolicy().Anonymous,
 		}
 		for _, l := range byPort[port] {
