@@ -16,8 +16,8 @@ function stream(ctx) {
   return {
     topics: ["picks"],
     on(_, value) {
-      const have = new Set(rows.map(key));
-      rows = [...value.picks.filter((p) => !have.has(key(p))), ...rows].slice(0, kept);
+      const now = new Set(value.picks.map(key)); // those that were under way may have ended
+      rows = [...value.picks, ...rows.filter((p) => !now.has(key(p)))].slice(0, kept);
       last = value;
     },
     render() {
@@ -39,7 +39,7 @@ function stream(ctx) {
           { name: "Lead", num: true, title: "of the total over the next best", cell: (p) => num(p.lead, 3) },
           { name: "Cached", cell: (p) => bar(p.promptTokens ? p.matchedTokens / p.promptTokens : 0, undefined, short(p.matchedTokens) + " of " + short(p.promptTokens) + " tokens", "plain") },
           { name: "Took", num: true, cell: (p) => secs(p.tookSeconds) },
-        ], list, { key, made, empty: "no picks yet" })));
+        ], list, { key: (p) => key(p) + p.reason + p.to, made, empty: "no picks yet" })));
     },
   };
 }
