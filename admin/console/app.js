@@ -139,6 +139,7 @@ function route() {
   follow();
   draw();
   if (moved) requestAnimationFrame(() => requestAnimationFrame(() => { document.getElementById("main")?.focus({ preventScroll: true }); scrollTo(0, 0); }));
+  requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" })));
 }
 
 let wrong = "";

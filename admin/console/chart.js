@@ -59,7 +59,7 @@ export class Chart {
         pen = true;
       });
       this.lines[k].setAttribute("d", d);
-      if (k === 0 && !list.includes(null)) this.areas[0].setAttribute("d", d ? d + `L${width} ${height}L0 ${height}Z` : "");
+      if (k === 0) this.areas[0].setAttribute("d", d && !list.includes(null) ? d + `L${width} ${height}L0 ${height}Z` : "");
     });
     this.max.textContent = this.text(top);
     if (points.length) this.from.textContent = clock(points[0].at * 1000);

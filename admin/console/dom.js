@@ -188,14 +188,25 @@ export function bar(share, text, label, kind = "") {
     h("span", { class: "value", title: label }, text ?? pct(share)));
 }
 
-// table of columns {name, num, wide, cell(row), title} and rows. The region
-// scrolls on its own, and by keyboard too.
-export function table(label, columns, rows, { key, empty = "nothing here", row: attrs } = {}) {
+// table of columns {name, num, class, cell(row), title} and rows. The region
+// scrolls on its own, and by keyboard too. made, a Map, is for rows that never
+// change: each is built once and kept as long as it is shown.
+export function table(label, columns, rows, { key, empty = "nothing here", row: attrs, made } = {}) {
+  const build = (r, i) => h("tr", { key: key ? key(r, i) : undefined, ...attrs?.(r) },
+    columns.map((c) => h("td", { class: (c.num ? "num " : "") + (c.class ?? "") || null }, c.cell(r))));
+  const keep = (r, i) => {
+    const k = key(r, i);
+    if (!made.has(k)) made.set(k, build(r, i));
+    return slot(made.get(k));
+  };
+  if (made) {
+    const here = new Set(rows.map(key));
+    for (const k of made.keys()) if (!here.has(k)) made.delete(k);
+  }
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     h("table", null,
       h("thead", null, h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.num ? "num" : null, title: c.title }, c.name)))),
-      h("tbody", null, rows.length ? rows.map((r, i) => h("tr", { key: key ? key(r, i) : undefined, ...attrs?.(r) },
-        columns.map((c) => h("td", { class: (c.num ? "num " : "") + (c.class ?? "") || null }, c.cell(r)))))
+      h("tbody", null, rows.length ? rows.map(made ? keep : build)
         : h("tr", { key: "empty" }, h("td", { colspan: columns.length, class: "empty" }, empty)))));
 }
 

@@ -128,7 +128,16 @@ func (s *stream) look(now time.Time) {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b admin.PickRow) int { return b.At.Compare(a.At) })
-	rows = append(rows, s.rows...)
+	for _, r := range s.rows {
+		if r.Reason == "" { // a picker elsewhere had not decided
+			if p := s.gateway.pooled(r.Pool); p != nil && p.remote != nil {
+				if e := p.remote.Find(r.ID); e != nil {
+					r = pickRow(e)
+				}
+			}
+		}
+		rows = append(rows, r)
+	}
 	s.at, s.seen, s.rates, s.rows = now, seen, rates, rows[:min(len(rows), streamPicks)]
 }
 

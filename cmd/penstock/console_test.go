@@ -229,6 +229,23 @@ func BenchmarkPickStream(b *testing.B) {
 	}
 }
 
+// BenchmarkOverview is one update of the overview with full rings.
+func BenchmarkOverview(b *testing.B) {
+	g := busy(b, 64)
+	for i := range 3 * recentRequests {
+		r := &usage.Record{RequestID: fmt.Sprint(i), Time: time.Now(), Status: 200 + i%2*300, ModelAsked: fmt.Sprint("m", i%20), Timing: usage.Timing{TTFT: 0.2}}
+		if i%2 == 0 {
+			r.Tries = []usage.Attempt{{Target: "llama/chat"}}
+		}
+		g.sinks.take(r)
+	}
+	for b.Loop() {
+		if _, err := json.Marshal([]any{g.trafficNow(), g.readiness(), g.reloads.log.newest()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkTrafficNote is what the console costs each request.
 func BenchmarkTrafficNote(b *testing.B) {
 	var tr traffic

@@ -25,7 +25,7 @@ const (
 )
 
 // traffic counts what ends, by the second, for the last ten minutes. It takes
-// 180 KiB.
+// 160 KiB.
 type traffic struct {
 	mu      sync.Mutex
 	seconds [trafficSeconds]second // by Unix second

@@ -5,7 +5,7 @@ import { h, slot, num, short, secs, usd, pct, span, when, clock, ago, badge, tab
 import { Chart } from "../chart.js";
 import { ask } from "../live.js";
 
-const shown = 300; // seconds
+const shown = 300, least = 90; // seconds; of a gateway that is younger, as long as it is there
 
 // smooth is the mean of a field over the n seconds up to each point; null, of a
 // field that is 0 when there is none, when there was none in all of them.
@@ -25,10 +25,11 @@ export default function (ctx) {
     new Chart("Tokens per second", [rate("prompt", "c2", "input"), rate("output", "c1", "output")], (v) => short(Math.round(v))),
     new Chart("Cost per minute", [{ name: "all", color: "c5", value: (p) => p.mean.cost * 60 }], usd),
   ];
+  const age = () => (data ? Math.round((Date.now() - new Date(data.ready.startedAt)) / 1000) : shown);
   const plot = () => {
     const means = Object.fromEntries(["requests", "refused", "failed", "input", "output", "cost"].map((f) => [f, smooth(points, f, 5)]));
     for (const f of ["ttft50", "ttft90"]) means[f] = smooth(points, f, 10, true);
-    const list = points.map((p, i) => ({ ...p, mean: Object.fromEntries(Object.entries(means).map(([f, v]) => [f, v[i]])) })).slice(-shown);
+    const list = points.map((p, i) => ({ ...p, mean: Object.fromEntries(Object.entries(means).map(([f, v]) => [f, v[i]])) })).slice(-Math.min(shown, Math.max(least, age())));
     for (const c of charts) c.set(list);
   };
   ask("/console/traffic").then((list) => { points = merge(list, points); plot(); }, (err) => { refused = err; ctx.redraw(); });

@@ -4,7 +4,7 @@
 import { h, num, short, secs, pct, clock, when, badge, state, bar, table, panel, facts, mono, muted, link, path } from "../dom.js";
 import { ask } from "../live.js";
 
-const kept = 200; // rows
+const kept = 200, most = 60; // rows, and those of one pool or all that are shown
 
 export default function (ctx, [id]) {
   return id ? one(ctx, id) : stream(ctx);
@@ -12,17 +12,17 @@ export default function (ctx, [id]) {
 
 function stream(ctx) {
   let rows = [], last = null, pool = "";
-  const key = (p) => p.at + p.requestId;
+  const made = new Map(), key = (p) => p.at + p.requestId;
   return {
     topics: ["picks"],
     on(_, value) {
-      const have = new Set(rows.map(key));
-      rows = [...value.picks.filter((p) => !have.has(key(p))), ...rows].slice(0, kept);
+      const now = new Set(value.picks.map(key)); // those that were under way may have ended
+      rows = [...value.picks, ...rows.filter((p) => !now.has(key(p)))].slice(0, kept);
       last = value;
     },
     render() {
       if (!last) return h("p", { class: "muted" }, "Loading…");
-      const list = rows.filter((p) => !pool || p.pool === pool).slice(0, 100);
+      const list = rows.filter((p) => !pool || p.pool === pool).slice(0, most);
       return h("div", { class: "stack" },
         h("div", { class: "toolbar" },
           h("span", { id: "picks-rate" }, h("b", null, num(last.perSecond, 1)), " picks per second"), muted(num(last.total) + " since the start" + (last.perSecond > 50 ? "; a sample of them is shown" : "")),
@@ -39,7 +39,7 @@ function stream(ctx) {
           { name: "Lead", num: true, title: "of the total over the next best", cell: (p) => num(p.lead, 3) },
           { name: "Cached", cell: (p) => bar(p.promptTokens ? p.matchedTokens / p.promptTokens : 0, undefined, short(p.matchedTokens) + " of " + short(p.promptTokens) + " tokens", "plain") },
           { name: "Took", num: true, cell: (p) => secs(p.tookSeconds) },
-        ], list, { key, empty: "no picks yet" })));
+        ], list, { key: (p) => key(p) + p.reason + p.to, made, empty: "no picks yet" })));
     },
   };
 }
@@ -97,12 +97,20 @@ function change(p) {
     const k = (r.by ?? []).reduce((best, v, i, all) => (v > all[best] ? i : best), 0);
     return r.by?.[k] > 1e-9 ? "most by " + p.columns[k].name + " (" + num(r.by[k], 3) + ")" : "";
   };
+  // differs is what was known of a member where it is not as of the winner.
+  const won = p.candidates.find((x) => x.endpoint === c.winner);
+  const differs = (r) => {
+    const x = p.candidates.find((y) => y.endpoint === r.endpoint);
+    return [["matchedTokens", "cached tokens"], ["requests", "in flight"], ["queuedTokens", "queued tokens"], ["waiting", "waiting"], ["running", "running"]]
+      .filter(([f]) => x && x[f] !== won[f]).map(([f, name]) => num(x[f]) + " " + name + ", not " + num(won[f])).join("; ");
+  };
   return panel("What would change the answer", null, h("p", { id: "change-lead" }, mono(c.winner), " " + lead),
     c.without?.length > 0 && h("ul", { class: "plain" }, c.without.map((w) => h("li", null, "Without ", h("b", null, w.column), " it would have been ", mono(w.winner), "."))),
     c.rivals?.length > 0 && table("What the others lack", [
       { name: "Member", cell: (r) => mono(r.endpoint) },
       { name: "Behind by", num: true, cell: (r) => (r.refusedBy ? "–" : num(r.gap, 3)) },
       { name: "Where", cell: (r) => (r.refusedBy ? r.refusedBy : largest(r)) },
+      { name: "What differed", class: "wide", cell: differs },
       { name: "It would have drawn level", class: "wide", cell: (r) => r.refusedBy ? "if " + r.refusedBy + " had let it pass: " + r.why
         : r.gap <= 1e-9 ? "it did" : r.needs?.length ? "with " + r.needs.map((n) => n.column + " at " + num(n.score, 3) + " instead of " + num(n.was, 3)).join(", or ") : "by no single score" },
     ], c.rivals, { key: (r) => r.endpoint }));

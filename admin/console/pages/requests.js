@@ -14,6 +14,7 @@ export default function (ctx, [id], query) {
 function list(ctx, query) {
   const asked = Object.fromEntries(fields.map((f) => [f, query.get(f) ?? ""])), searching = fields.some((f) => asked[f]);
   let found = null, refused = null;
+  const made = new Map();
   const search = () => ask("/console/requests?" + new URLSearchParams(Object.entries(asked).filter(([, v]) => v))).then((v) => { found = v; refused = null; ctx.redraw(); }, (e) => { refused = e; ctx.redraw(); });
   if (searching) search();
   const input = (name, label, more) => h("label", null, label + " ", h("input", { name, value: asked[name], autocomplete: "off", ...more }));
@@ -47,7 +48,7 @@ function list(ctx, query) {
           { name: "Cost", num: true, cell: (r) => usd(r.costUSD) },
           { name: "Tries", num: true, cell: (r) => num(r.attempts) },
           { name: "Request", class: "id", cell: (r) => mono(r.requestId) },
-        ], found.requests, { key: (r) => r.at + r.requestId, empty: searching ? "none of those that are kept" : "no requests yet" }))),
+        ], found.requests, { key: (r) => r.at + r.requestId, made, empty: searching ? "none of those that are kept" : "no requests yet" }))),
   };
 }
 
