@@ -129,24 +129,22 @@ func (t *translation) place(m *model, poolRef *v1alpha1.PoolReference, providerR
 		m.uses(b)
 		return b.pool.Name
 	}
+	to := leadsTo(m.Model, poolRef, providerRef)
 	switch {
 	case (poolRef == nil) == (providerRef == nil):
 		m.invalid = unsupported("a target names one of poolRef and providerRef")
 		return missing(types.NamespacedName{Namespace: m.Namespace, Name: m.Name}), ""
 	case providerRef != nil:
-		p, bad := t.resolveProvider(m.route.self, providerRef)
+		p, bad := t.resolveProvider(m.route.self, to)
 		unresolved(bad)
 		if p == nil {
-			return missing(types.NamespacedName{Namespace: string(deref(providerRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(providerRef.Name)}), ""
+			return missing(to.NamespacedName), ""
 		}
 		if !slices.Contains(m.providers, p) {
 			m.providers = append(m.providers, p)
 		}
 		return "", p.proto.Name
 	}
-	to := kindRef{inferenceGroup, kindInferencePool, types.NamespacedName{
-		Namespace: string(deref(poolRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(poolRef.Name),
-	}}
 	var b *backend
 	bad := &problem{string(gatewayv1.RouteReasonRefNotPermitted), notPermitted(m.route.self, to)}
 	if t.permitted(m.route.self, to) {

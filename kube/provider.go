@@ -168,10 +168,7 @@ func pricesOf(provider string, list []v1alpha1.Price) (out []config.Price, bad *
 }
 
 // resolveProvider follows a reference of a Model.
-func (t *translation) resolveProvider(from kindRef, ref *v1alpha1.ProviderReference) (*managed, *problem) {
-	to := kindRef{v1alpha1.Group, kindProvider, types.NamespacedName{
-		Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(from.Namespace))), Name: string(ref.Name),
-	}}
+func (t *translation) resolveProvider(from, to kindRef) (*managed, *problem) {
 	if !t.permitted(from, to) {
 		return nil, &problem{string(gatewayv1.RouteReasonRefNotPermitted), notPermitted(from, to)}
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	infv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/penstock/penstock/api/v1alpha1"
 )
 
 // GatewayRow is a Gateway in a table.
@@ -144,14 +146,34 @@ func (v *Overview) models() []routed {
 	var out []routed
 	for _, m := range shown(v, v.Models) {
 		x := routed{kindModel, m, m.Spec.Hostnames, m.Spec.ParentRefs, nil}
+		add := func(to kindRef) {
+			if to.kind == kindInferencePool {
+				x.pools = append(x.pools, to.NamespacedName)
+			}
+		}
 		for _, t := range m.Spec.Targets {
 			if deref(t.Weight, 1) != 0 {
-				x.pools = append(x.pools, types.NamespacedName{Namespace: string(deref(t.PoolRef.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(t.PoolRef.Name)})
+				add(leadsTo(m, t.PoolRef, t.ProviderRef))
 			}
+		}
+		for _, f := range m.Spec.Fallbacks {
+			add(leadsTo(m, f.PoolRef, f.ProviderRef))
 		}
 		out = append(out, x)
 	}
 	return out
+}
+
+// leadsTo is where a target or fallback of a Model leads; neither reference, which
+// the schema refuses: nowhere.
+func leadsTo(m *v1alpha1.Model, pool *v1alpha1.PoolReference, provider *v1alpha1.ProviderReference) kindRef {
+	switch {
+	case pool != nil:
+		return kindRef{inferenceGroup, kindInferencePool, types.NamespacedName{Namespace: string(deref(pool.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(pool.Name)}}
+	case provider != nil:
+		return kindRef{v1alpha1.Group, kindProvider, types.NamespacedName{Namespace: string(deref(provider.Namespace, gatewayv1.Namespace(m.Namespace))), Name: string(provider.Name)}}
+	}
+	return kindRef{}
 }
 
 // leads notes an InferencePool that requests are sent to.
@@ -207,9 +229,13 @@ func (v *Overview) ModelRows() []ModelRow {
 	for i, m := range shown(v, v.Models) {
 		r := ModelRow{Namespace: m.Namespace, Name: m.Name, Names: modelsOf(m), Alias: string(m.Spec.Alias)}
 		for _, t := range m.Spec.Targets {
-			to := string(t.PoolRef.Name)
-			if n := string(deref(t.PoolRef.Namespace, "")); n != "" && n != m.Namespace {
-				to = n + "/" + to
+			ref := leadsTo(m, t.PoolRef, t.ProviderRef)
+			to := ref.Name
+			if ref.Namespace != m.Namespace {
+				to = ref.Namespace + "/" + to
+			}
+			if ref.kind == kindProvider {
+				to = "provider " + to
 			}
 			if t.Model != "" {
 				to += " (" + string(t.Model) + ")"

@@ -197,6 +197,11 @@ func TestExamplesOfObjects(t *testing.T) {
 			continue
 		}
 		v := m.Overview(l.Result, "")
+		for _, r := range v.ModelRows() {
+			if r.Alias == "" && (len(r.Targets) == 0 || slices.Contains(r.Targets, "")) {
+				t.Errorf("%s: Model %s leads to %q", file, r.Name, r.Targets)
+			}
+		}
 		list := v.Silent()
 		for _, s := range v.Statuses {
 			list = append(list, s.Findings()...)
