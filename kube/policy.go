@@ -112,7 +112,7 @@ const (
 
 func (t *translation) priceList(name types.NamespacedName) (config.PriceFile, *problem) {
 	refuse := func(format string, args ...any) (config.PriceFile, *problem) {
-		return config.PriceFile{}, &problem{string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), fmt.Sprintf(format, args...)}
+		return config.PriceFile{}, &problem{reasonInvalidConfigMapRef, fmt.Sprintf(format, args...)}
 	}
 	m, ok := t.configMaps[name]
 	if !ok {

@@ -24,6 +24,12 @@ const CredentialLabel = "penstock.dev/credential"
 // credentialKey is the key of a Secret's data unless a reference names another.
 const credentialKey = "key"
 
+// Reasons of ResolvedRefs for what the Gateway API has no word for.
+const (
+	reasonInvalidSecretRef    = "InvalidSecretRef"
+	reasonInvalidConfigMapRef = "InvalidConfigMapRef"
+)
+
 // credential follows a reference to a Secret in the namespace of from. White space
 // around the value is not part of it: files that Secrets are made of end with a
 // new line.
@@ -34,7 +40,7 @@ func (x *index) credential(from kindRef, ref *v1alpha1.SecretKeyReference) (stri
 		key = credentialKey
 	}
 	refuse := func(format string, args ...any) (string, *problem) {
-		return "", &problem{string(gatewayv1.ListenerReasonInvalidCertificateRef), fmt.Sprintf(format, args...)}
+		return "", &problem{reasonInvalidSecretRef, fmt.Sprintf(format, args...)}
 	}
 	s, ok := x.secrets[name]
 	switch {

@@ -143,7 +143,11 @@ func (t *translation) acceptTenant(n *tenant) {
 // check asks package config about a tenant, those above it and keys of its own,
 // on each of its Gateways: whether a limit may be shared is the Gateway's affair.
 func (n *tenant) check(keys []config.Key) (bad *problem) {
-	for _, s := range append(n.root().scopes, nil)[:max(1, len(n.root().scopes))] {
+	scopes := n.root().scopes
+	if len(scopes) == 0 {
+		scopes = []*scope{nil}
+	}
+	for _, s := range scopes {
 		c := scratch()
 		for up := n; up != nil; up = up.up {
 			c.Tenants = append([]config.Tenant{up.proto}, c.Tenants...)

@@ -45,8 +45,9 @@ func (x *exchange) reserve() *llm.Error {
 	}
 	cost, _ := x.reserveCost() // a fallback may be dearer
 	may := x.mayUse(x.target, cost)
-	defer func(began time.Time) { x.record.Reserve = time.Since(began).Seconds() }(time.Now())
-	if x.over = x.server.limits.limiter.Reserve(x.r.Context(), &x.taken, path, [2]string{x.record.ModelAsked, x.model.name}, &may); x.over != nil {
+	began := time.Now()
+	x.over = x.server.limits.limiter.Reserve(x.r.Context(), &x.taken, path, [2]string{x.record.ModelAsked, x.model.name}, &may)
+	if x.record.Reserve = time.Since(began).Seconds(); x.over != nil {
 		return x.overLimit(x.over)
 	}
 	x.noteLimits(&x.taken)

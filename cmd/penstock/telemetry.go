@@ -71,12 +71,8 @@ func (g *gateway) openTelemetry(cfg *config.Config, undo, commits *[]func()) err
 // picksOf are the decisions for a request that are still in the rings of the
 // pickers, for its trace.
 func (g *gateway) picksOf(requestID string) (out []otlp.Pick) {
-	for _, name := range g.poolNames() {
-		if p := g.pooled(name); p != nil && p.explainer() != nil {
-			if e := p.explainer().Find(requestID); e != nil {
-				out = append(out, pickOf(e))
-			}
-		}
+	for _, e := range g.findPicks(requestID) {
+		out = append(out, pickOf(e))
 	}
 	return out
 }

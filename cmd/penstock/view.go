@@ -195,14 +195,23 @@ func (g *gateway) recentPicks(pool string, n int) []*epp.Explanation {
 }
 
 func (g *gateway) findPick(id string) *epp.Explanation {
+	if all := g.findPicks(id); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// findPicks are the decisions for a request that the pickers still know, one per
+// pool that was asked.
+func (g *gateway) findPicks(id string) (out []*epp.Explanation) {
 	for _, name := range g.poolNames() {
 		if p := g.pooled(name); p != nil && p.explainer() != nil {
 			if e := p.explainer().Find(id); e != nil {
-				return e
+				out = append(out, e)
 			}
 		}
 	}
-	return nil
+	return out
 }
 
 // explain decides on a request without sending it. Listeners and routes are not
