@@ -10,7 +10,6 @@ import (
 
 	"github.com/penstock/penstock/config"
 	"github.com/penstock/penstock/usage"
-	"github.com/penstock/penstock/usage/ledger"
 )
 
 // processCPU is what this process has used so far.
@@ -77,20 +76,5 @@ func BenchmarkAppend(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Append(r)
-	}
-}
-
-// TestAppendAllocates holds Append to what a request may cost.
-func TestAppendAllocates(t *testing.T) {
-	cfg := settings(t)
-	cfg.Buffer = 1000 // full, the queue grows no more
-	l, err := ledger.Open(cfg, ledger.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close(t.Context())
-	r := benchRecords(1)[0]
-	if n := testing.AllocsPerRun(10_000, func() { l.Append(r) }); n > 1 {
-		t.Errorf("Append allocates %.1f times", n)
 	}
 }
